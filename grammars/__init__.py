@@ -1,0 +1,1 @@
+"""Constrained decoding: specs in, token masks out."""

@@ -1,0 +1,1 @@
+"""Tensors in, tensors out. Import from the module that defines the name."""

@@ -1,0 +1,1 @@
+"""Reference kernels: slow, obvious, the meaning of the others."""

@@ -1,0 +1,1 @@
+"""The frontend language: programs that call a model many times."""

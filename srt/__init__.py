@@ -1,0 +1,1 @@
+"""The serving runtime: HTTP, processes, scheduler, memory, execution."""

@@ -1,0 +1,1 @@
+"""HTTP: native and OpenAI-compatible routes, typed at the edge."""

@@ -1,0 +1,1 @@
+"""From a planned batch to sampled tokens."""

@@ -1,0 +1,1 @@
+"""Slots, the radix tree over them, and the one owner of both."""

@@ -1,0 +1,218 @@
+"""Every struct that crosses a process boundary.
+
+Array-encoded, tagged msgspec structs: nothing is ever unpickled from a socket. This module imports
+nothing heavy, so that any process can start fast.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from .sampling_params import LogprobOptions, SamplingParams
+
+
+class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Raw log-probabilities at one position.
+
+    logprob is None for the first prompt token, which nothing predicts. top and by_id hold (logprob,
+    token id) pairs: the most likely tokens in falling order, and the ids that were asked for.
+    """
+
+    logprob: float | None
+    token_id: int
+    top: tuple[tuple[float, int], ...] | None = None
+    by_id: tuple[tuple[float, int], ...] | None = None
+
+
+class FinishReason(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Why a request ended.
+
+    stop: matched holds the stop string, regex or token id; text_end the number of output characters
+    to keep (None: all that is decoded). length: max_new_tokens or the context is used up.
+    abort: message, status_code and error_type say why; status_code None: the client asked for it.
+    """
+
+    type: Literal["stop", "length", "abort"]
+    matched: str | int | None = None
+    text_end: int | None = None
+    message: str | None = None
+    status_code: int | None = None
+    error_type: str | None = None
+
+
+class KvStats(msgspec.Struct, frozen=True, array_like=True):
+    """KV pool accounting, in tokens.
+
+    available + evictable + protected + held == total, always; held (slots of running requests that
+    the tree does not own) and protected (locked in the tree) are 0 when the scheduler is idle.
+    """
+
+    total: int
+    available: int
+    evictable: int
+    protected: int
+    held: int
+
+
+# HTTP/tokenizer process -> scheduler
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
+    """One prompt, one completion. Every id, range and length was checked at the edge."""
+
+    rid: str
+    input_ids: list[int]
+    sampling: SamplingParams
+    logprobs: LogprobOptions | None = None
+    stream: bool = False
+    namespace: str | None = None
+    priority: int = 0
+    seed: int = 0
+    arrival_seconds: float = 0.0  # time.monotonic(), which all processes of one host share
+
+
+class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Abort the request with exactly this id; None aborts all."""
+
+    rid: str | None
+
+
+class FlushCache(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Empty the radix tree as soon as the scheduler is idle, within timeout_seconds."""
+
+    call_id: int
+    timeout_seconds: float
+
+
+class StateQuery(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Ask for a SchedulerState."""
+
+    call_id: int
+
+
+class Stop(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """End the process; the sender has drained or given up the open requests."""
+
+
+ToScheduler: TypeAlias = GenerateRequest | AbortRequest | FlushCache | StateQuery | Stop
+
+
+# scheduler -> detokenizer
+
+
+class DecodeOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """How a request's ids become text; sent with its first TokenDelta."""
+
+    prompt_tail: tuple[int, ...] = ()  # last prompt ids: context for the first output bytes
+    stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    no_stop_trim: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Counters and results of one request up to a delta; the detokenizer passes them through."""
+
+    rid: str
+    token_ids: list[int]  # new since the last delta
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    finish: FinishReason | None = None
+    prompt_logprobs: list[PositionLogprobs] | None = None  # once, complete
+    output_logprobs: list[PositionLogprobs] | None = None  # of token_ids
+    num_retractions: int = 0
+    queue_seconds: float | None = None  # once, with the first delta
+    sent_seconds: float = 0.0  # time.monotonic()
+
+
+class TokenDelta(msgspec.Struct, frozen=True, array_like=True):
+    """New tokens of one request; options come with the first one only."""
+
+    progress: Progress
+    options: DecodeOptions | None = None
+
+
+class TokenBatch(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The deltas of one scheduler step."""
+
+    deltas: list[TokenDelta]
+
+
+ToDetokenizer: TypeAlias = TokenBatch | Stop
+
+
+# detokenizer, scheduler -> HTTP/tokenizer process
+
+
+class TextDelta(msgspec.Struct, frozen=True, array_like=True):
+    """New text of one request: never a broken character, never part of a possible stop string."""
+
+    text: str
+    progress: Progress
+
+
+class TextBatch(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The deltas of one scheduler step, as text."""
+
+    deltas: list[TextDelta]
+
+
+class FlushDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Answer to FlushCache; message says why it failed."""
+
+    call_id: int
+    success: bool
+    message: str
+
+
+class SchedulerCounters(msgspec.Struct, array_like=True, kw_only=True):
+    """Totals since start."""
+
+    requests: int = 0
+    finished: int = 0
+    aborted: int = 0
+    retractions: int = 0
+    prompt_tokens: int = 0  # looked up in the tree: the hit rate's denominator
+    cached_prompt_tokens: int = 0  # found there
+    generated_tokens: int = 0
+    evicted_tokens: int = 0
+    steps: int = 0
+
+
+class SchedulerState(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
+    """Answer to StateQuery: what the scheduler holds now and has done since start."""
+
+    call_id: int
+    kv: KvStats
+    num_running: int
+    num_waiting: int
+    new_token_ratio: float
+    generated_tokens_per_second: float
+    counters: SchedulerCounters
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
+    """A child can serve. The scheduler adds its facts."""
+
+    process: Literal["scheduler", "detokenizer"]
+    max_total_tokens: int = 0
+    context_length: int = 0
+    max_running_requests: int = 0
+    kv_pool_bytes: int = 0
+    weight_bytes: int = 0
+    attention_backend: str = ""
+    dtype: str = ""
+
+
+class StartFailed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A child could not start; message is for the user."""
+
+    process: str
+    message: str
+
+
+ToHost: TypeAlias = TextBatch | FlushDone | SchedulerState | Ready | StartFailed

@@ -1,0 +1,1 @@
+"""The processes, their channels, the launcher and the client that talks to them."""

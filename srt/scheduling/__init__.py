@@ -1,0 +1,1 @@
+"""Queue order, admission, retraction and the scheduler's four verbs."""
