@@ -1,0 +1,53 @@
+"""KvPool: the keys and values of every cached token, by slot.
+
+Knows nothing of who owns a slot. Slot 0 is a dummy: padded writes go there and nobody reads it.
+Memory is committed by the system when a slot is first written, so an empty pool costs almost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+
+import torch
+
+from ..loading.model_config import ModelConfig
+
+
+class KvPool:
+    """k and v: [num_layers, num_slots, num_kv_heads, head_dim], contiguous, zero at first.
+
+    Zero, not undefined: padded reads of never-written slots must be finite.
+    """
+
+    def __init__(
+        self, config: ModelConfig, num_slots: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.num_slots = num_slots
+        self.dtype = dtype
+        shape = (config.num_layers, num_slots, config.num_kv_heads, config.head_dim)
+        self.k = _lazy_zeros(shape, dtype, device)
+        self.v = _lazy_zeros(shape, dtype, device)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of k and v together, whether committed yet or not."""
+        return self.k.nbytes + self.v.nbytes
+
+    def write(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store k and v [T, K, D] of one layer at slots [T] int64."""
+        self.k[layer].index_copy_(0, slots, k)
+        self.v[layer].index_copy_(0, slots, v)
+
+
+def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes of K and V of one token over all layers."""
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # torch.zeros writes every page; fresh anonymous memory reads as zero and is committed on write.
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

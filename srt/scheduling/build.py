@@ -1,0 +1,71 @@
+"""Builds the one scheduler of a process from a model folder and the server's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..execution.model_executor import load_executor
+from ..loading.model_config import ModelConfig
+from ..memory.kv_memory import KvMemory
+from ..messages import Ready
+from ..sampling_params import SamplingParams
+from ..server_args import ServerArgs
+from ..tokenization.stop_match import StopChecker
+from ..tokenization.tokenizer import Tokenizer
+from .config import SchedulerConfig
+from .scheduler import Scheduler
+
+MAX_RUNNING_REQUESTS = 256
+TOKENS_PER_RUNNING_REQUEST = 64  # a pool smaller than this times the rows could not feed them
+
+
+def build_scheduler(
+    folder: Path, model: ModelConfig, args: ServerArgs, tokenizer: Tokenizer
+) -> tuple[Scheduler, Ready]:
+    """Load the weights, size the pool and return the scheduler with its facts.
+
+    Raises ModelLoadError or ConfigError with a text for the user.
+    """
+    executor = load_executor(folder, model, args)
+    context_length = min(model.context_length, args.context_length or model.context_length)
+    total_tokens = executor.max_total_tokens
+    max_running = args.max_running_requests or max(
+        1, min(MAX_RUNNING_REQUESTS, total_tokens // TOKENS_PER_RUNNING_REQUEST)
+    )
+    eos_ids = set(model.eos_token_ids)
+    if tokenizer.eos_token_id is not None:
+        eos_ids.add(tokenizer.eos_token_id)
+    memory = KvMemory(
+        total_tokens,
+        args.page_size,
+        max_running,
+        context_length,
+        enable_cache=not args.disable_radix_cache,
+    )
+    config = SchedulerConfig(
+        context_length=context_length,
+        max_running_requests=max_running,
+        max_queued_requests=args.max_queued_requests,
+        chunk_tokens=None if args.chunked_prefill_size == -1 else args.chunked_prefill_size,
+        policy="fcfs" if args.disable_radix_cache else args.schedule_policy,
+        conservativeness=args.schedule_conservativeness,
+        mix_decode_into_prefill=args.enable_mixed_chunk,
+        eos_token_ids=frozenset(eos_ids),
+        stream_interval=args.stream_interval,
+        log_interval_steps=args.decode_log_interval,
+    )
+
+    def make_stop_checker(params: SamplingParams, prompt_tail: tuple[int, ...]) -> StopChecker:
+        return StopChecker(tokenizer, params, prompt_tail)
+
+    facts = Ready(
+        process="scheduler",
+        max_total_tokens=total_tokens,
+        context_length=context_length,
+        max_running_requests=max_running,
+        kv_pool_bytes=executor.kv_pool.num_bytes,
+        weight_bytes=executor.weight_bytes,
+        attention_backend=executor.attention_backend_name,
+        dtype=executor.dtype_name,
+    )
+    return Scheduler(config, memory, executor, make_stop_checker), facts
