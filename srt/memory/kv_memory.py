@@ -145,11 +145,10 @@ class KvMemory:
 
         False, with nothing changed, when free and evictable slots together do not suffice.
         """
-        start = lease.num_allocated
-        if num_tokens <= start:
+        missing = num_tokens - lease.num_allocated
+        if missing <= 0:
             return True
-        num_pages = -(-(num_tokens - start) // self.page_size)
-        slots = self._allocate(num_pages)
+        slots = self._allocate(-(-missing // self.page_size))
         if slots is None:
             return False
         self._append(lease, slots)

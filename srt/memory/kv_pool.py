@@ -1,7 +1,7 @@
 """KvPool: the keys and values of every cached token, by slot.
 
 Knows nothing of who owns a slot. Slot 0 is a dummy: padded writes go there and nobody reads it.
-Memory is committed by the system when a slot is first written, so an empty pool costs almost nothing.
+The system commits memory when a slot is first written, so an empty pool costs almost nothing.
 """
 
 from __future__ import annotations

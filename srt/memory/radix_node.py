@@ -30,10 +30,11 @@ class RadixNode:
     children: dict[bytes, RadixNode] = field(default_factory=dict)
 
     def whole_span(self) -> bytes:
-        """Return the span's bytes, exactly num_tokens of them."""
+        """Return the bytes of the num_tokens tokens, and let go of what cut_tail left over."""
         num_bytes = self.num_tokens * BYTES_PER_TOKEN
         if len(self.span) != num_bytes:
             self.span = self.span[:num_bytes]
+            self.slots = self.slots.copy()
         return self.span
 
     def cut_tail(self, num_tokens: int) -> NDArray[np.int32]:
@@ -48,7 +49,6 @@ class RadixNode:
         self.slots = self.slots[:kept]
         if len(self.span) >= 2 * kept * BYTES_PER_TOKEN:
             self.whole_span()
-            self.slots = self.slots.copy()
         return cut
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from runtime.srt.messages import AbortRequest, FlushCache
-from runtime.srt.sampling_params import LogprobOptions
 from support.fake_executor import continuation, score
 from support.scheduler_rig import SchedulerRig
+
+from runtime.srt.messages import AbortRequest, FlushCache
+from runtime.srt.sampling_params import LogprobOptions
 
 VOCABULARY = 3  # small, so that prefixes collide
 

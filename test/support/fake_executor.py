@@ -1,4 +1,4 @@
-"""A model whose every answer can be computed by hand, and which reads its context from the KV slots.
+"""A model whose answers can be computed by hand, and which reads its context from the KV slots.
 
 The "KV" of a token is the token itself and its position. The next token is a hash of the whole
 context as it stands in the slots, so a wrong slot, a freed one or a missing one changes the answer;

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from support.fake_executor import FakeExecutor
+
 from runtime.srt.memory.kv_memory import KvMemory
 from runtime.srt.messages import (
     FinishReason,
@@ -16,8 +18,6 @@ from runtime.srt.sampling_params import LogprobOptions, SamplingParams
 from runtime.srt.scheduling.config import SchedulerConfig
 from runtime.srt.scheduling.request import StopMatch
 from runtime.srt.scheduling.scheduler import Scheduler
-
-from support.fake_executor import FakeExecutor
 
 
 class NoStops:
