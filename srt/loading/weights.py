@@ -1,0 +1,138 @@
+"""load_weights: safetensors into a model's own memory, tensor by tensor, without a second copy.
+
+Bytes are read from the file straight to their final place. Mapping the file instead would count its
+pages as ours until it is closed: twice the weights at the worst moment.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from ..errors import ModelLoadError
+from .safetensors_file import StoredTensor, read_header
+
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# Tensors that old checkpoints carry although they follow from the config.
+_IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+_CONVERT_VALUES = 1 << 21  # values converted at a time where the stored dtype is not the model's
+
+
+def load_weights(folder: Path, parameters: Mapping[str, torch.Tensor]) -> int:
+    """Fill every parameter from the folder's safetensors and return the bytes filled.
+
+    Raises ModelLoadError naming the tensor that is missing, has no place or has another shape.
+    """
+    stored = _stored_tensors(folder)
+    _check_names(folder, stored, parameters)
+    by_file: dict[Path, list[StoredTensor]] = {}
+    for name in parameters:
+        _check_tensor(stored[name], parameters[name])
+        by_file.setdefault(stored[name].file, []).append(stored[name])
+    for file, tensors in by_file.items():
+        with file.open("rb", buffering=0) as stream:
+            for one in sorted(tensors, key=lambda tensor: tensor.offset):
+                _fill(parameters[one.name], one, stream)
+    return sum(parameter.nbytes for parameter in parameters.values())
+
+
+def _stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(
+                set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            )
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ModelLoadError(f"{index} cannot be read: {error!r}") from error
+        files = [folder / name for name in names]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelLoadError(
+            f"{folder} holds no *.safetensors file; convert other weight formats to it first"
+        )
+    stored: dict[str, StoredTensor] = {}
+    for file in files:
+        if not file.is_file():
+            raise ModelLoadError(f"{file}, named in {index.name}, does not exist")
+        stored.update((one.name, one) for one in read_header(file))
+    return stored
+
+
+def _check_names(
+    folder: Path, stored: Mapping[str, StoredTensor], parameters: Mapping[str, torch.Tensor]
+) -> None:
+    missing = [name for name in parameters if name not in stored]
+    if missing:
+        raise ModelLoadError(f"{folder}: {_listed(missing)} missing from the checkpoint")
+    # A tied checkpoint may carry its output matrix all the same.
+    ignored = {"lm_head.weight"} if "lm_head.weight" not in parameters else set()
+    unexpected = [
+        name
+        for name in stored
+        if name not in parameters and name not in ignored and not _IGNORED.fullmatch(name)
+    ]
+    if unexpected:
+        raise ModelLoadError(
+            f"{folder}: {_listed(unexpected)} in the checkpoint without a place in the model"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = (
+        f" and {len(names) - 3} more are"
+        if len(names) > 3
+        else " is"
+        if len(names) == 1
+        else " are"
+    )
+    kind = "tensor " if len(names) == 1 else "tensors "
+    return kind + ", ".join(names[:3]) + more
+
+
+def _check_tensor(stored: StoredTensor, parameter: torch.Tensor) -> None:
+    if stored.dtype_code not in _DTYPES:
+        raise ModelLoadError(
+            f"{stored.file}: tensor {stored.name} has type {stored.dtype_code}, which is not "
+            f"served; known are {', '.join(_DTYPES)}"
+        )
+    if stored.shape != tuple(parameter.shape):
+        raise ModelLoadError(
+            f"{stored.file}: tensor {stored.name} has shape {list(stored.shape)}, the config "
+            f"makes it {list(parameter.shape)}"
+        )
+    if stored.num_bytes != parameter.numel() * _DTYPES[stored.dtype_code].itemsize:
+        raise ModelLoadError(
+            f"{stored.file}: tensor {stored.name} has {stored.num_bytes} bytes, not what its shape "
+            "and type take"
+        )
+
+
+def _fill(parameter: torch.Tensor, stored: StoredTensor, stream: io.FileIO) -> None:
+    flat = parameter.view(-1)
+    stored_dtype = _DTYPES[stored.dtype_code]
+    stream.seek(stored.offset)
+    if stored_dtype == parameter.dtype:
+        _read_into(flat, stored, stream)
+        return
+    for start in range(0, len(flat), _CONVERT_VALUES):
+        part = flat[start : start + _CONVERT_VALUES]
+        buffer = torch.empty(len(part), dtype=stored_dtype)
+        _read_into(buffer, stored, stream)
+        part.copy_(buffer)
+
+
+def _read_into(flat: torch.Tensor, stored: StoredTensor, stream: io.FileIO) -> None:
+    # One read call returns at most 2 GiB, and may return less.
+    left = flat.view(torch.uint8).numpy().data
+    while left:
+        num_read = stream.readinto(left)
+        if not num_read:
+            raise ModelLoadError(f"{stored.file} is cut short in tensor {stored.name}")
+        left = left[num_read:]
