@@ -10,7 +10,7 @@ from ..memory.kv_memory import KvMemory
 from ..messages import Ready
 from ..sampling_params import SamplingParams
 from ..server_args import ServerArgs
-from ..tokenization.stop_match import StopChecker
+from ..tokenization.stop_checker import StopChecker
 from ..tokenization.tokenizer import Tokenizer
 from .config import SchedulerConfig
 from .scheduler import Scheduler
@@ -28,7 +28,7 @@ def build_scheduler(
     """
     executor = load_executor(folder, model, args)
     context_length = min(model.context_length, args.context_length or model.context_length)
-    total_tokens = executor.max_total_tokens
+    total_tokens = executor.kv_pool.num_slots - args.page_size  # less the dummy page
     max_running = args.max_running_requests or max(
         1, min(MAX_RUNNING_REQUESTS, total_tokens // TOKENS_PER_RUNNING_REQUEST)
     )
@@ -65,7 +65,7 @@ def build_scheduler(
         max_running_requests=max_running,
         kv_pool_bytes=executor.kv_pool.num_bytes,
         weight_bytes=executor.weight_bytes,
-        attention_backend=executor.attention_backend_name,
-        dtype=executor.dtype_name,
+        attention_backend=executor.attention.name,
+        dtype=str(executor.dtype).removeprefix("torch."),
     )
     return Scheduler(config, memory, executor, make_stop_checker), facts

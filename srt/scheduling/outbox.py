@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..messages import DecodeOptions, FinishReason, Progress, TokenDelta
-from .request import PROMPT_TAIL_TOKENS, Request
+from ..tokenization.incremental import PROMPT_TAIL_TOKENS
+from .request import Request
 
 
 class Outbox:

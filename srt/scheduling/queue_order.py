@@ -1,8 +1,8 @@
 """Queue order: which waiting request is looked at first.
 
-A pure function of the queue and the tree. lpm puts the longest cached prefix first, so that what is
-cached is used before it is evicted; every AGEING_STRIDE-th place goes to the oldest request, so that
-none starves (k-LPM). fcfs is the order of arrival.
+A pure function of the queue and the tree. lpm puts the longest cached prefix first, so that what
+is cached is used before it is evicted; every AGEING_STRIDE-th place goes to the oldest request, so
+that none starves (k-LPM). fcfs is the order of arrival.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ import numpy.typing as npt
 from ..memory.kv_memory import KvLease
 from ..messages import FinishReason, GenerateRequest, PositionLogprobs
 from ..sampling_params import SamplingParams
-
-PROMPT_TAIL_TOKENS = 8  # context for decoding the first output bytes
+from ..tokenization.incremental import PROMPT_TAIL_TOKENS
 
 
 class StopMatch(Protocol):

@@ -257,6 +257,11 @@ class Scheduler:
         """Whether no request is open and no call is pending."""
         return not self._by_rid and not self._flushes
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is open or a call is pending."""
+        return not self.is_idle
+
     def take_token_deltas(self) -> list[TokenDelta]:
         """Return and forget the deltas since the last call."""
         return self._outbox.take()

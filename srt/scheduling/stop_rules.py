@@ -25,7 +25,7 @@ def finish_after(request: Request, eos_token_ids: frozenset[int]) -> FinishReaso
     params = request.params
     token_id = request.output_ids[-1]
     may_stop = len(request.output_ids) > params.min_new_tokens
-    # Stop strings may end in the token that completes min_new_tokens; stopping ids were masked there.
+    # A stop string may end in the token that completes min_new_tokens; ids are masked up to it.
     may_stop_on_text = len(request.output_ids) >= params.min_new_tokens
     stops_on_id = token_id in params.stop_token_ids or (
         token_id in eos_token_ids and not params.ignore_eos
