@@ -1,0 +1,292 @@
+"""Engine: the processes of a server without HTTP, for use inside a Python program.
+
+Takes and gives what the native /generate route does, through the same code. Its event loop runs on
+a thread of its own, so that it may be called from any thread, and from any event loop with
+async_generate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, TypeVar
+
+import orjson
+import uvloop
+
+from .api.generation import Completion, collect, follow_all, prepare_all
+from .api.native_body import GenerateBody, NativeJob, native_job
+from .api.native_reply import native_delta, native_reply
+from .api.request_body import parse_body
+from .api.sampling_defaults import SamplingDefaults
+from .errors import BadRequest, EngineDied
+from .messages import GenerateRequest
+from .processes.engine_client import EngineClient
+from .processes.launcher import EngineProcesses
+from .server_args import ServerArgs
+
+T = TypeVar("T")
+Reply = dict[str, Any]  # JSON: {"text", "output_ids", "meta_info"}
+SamplingFields = dict[str, Any]  # JSON: the fields of sampling_params
+
+_SHUTDOWN_SECONDS = 10.0
+
+
+class Engine:
+    """A model in processes of its own; use as a context manager, or call shutdown().
+
+    Takes ServerArgs' fields by keyword (those about HTTP have no effect). Raises ConfigError,
+    ModelLoadError or EngineStartFailed if it cannot start. Call its methods from any thread.
+    """
+
+    def __init__(self, **settings: Any) -> None:  # one keyword per ServerArgs field, checked there
+        self.args = ServerArgs(**{"log_level": "warning", **settings})
+        self._loop = uvloop.new_event_loop()
+        self._processes: EngineProcesses | None = None
+        self._is_shut_down = False
+        self._shutdown_lock = threading.Lock()
+        # Started by hand, not by an executor: children die with the thread that starts them.
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
+        self._thread.start()
+        atexit.register(self.shutdown)
+        try:
+            self._client: EngineClient = self._call(self._start())
+            self._defaults = SamplingDefaults(
+                self.args, self._client.model_config.generation_defaults
+            )
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, with encode and decode."""
+        return self._client.tokenizer
+
+    @property
+    def child_pids(self) -> dict[str, int]:
+        """Process ids of the scheduler and the detokenizer, by name."""
+        return {} if self._processes is None else self._processes.pids
+
+    def generate(
+        self,
+        prompt: str | list[str] | None = None,
+        sampling_params: SamplingFields | list[SamplingFields] | None = None,
+        input_ids: list[int] | list[list[int]] | None = None,
+        *,
+        stream: bool = False,
+        **fields: Any,
+    ) -> Reply | list[Reply] | Iterator[Reply]:
+        """Continue one prompt or a batch, and return what /generate would.
+
+        fields are the other fields of its body (return_logprob, top_logprobs_num, rid, cache_salt,
+        ...). stream: an iterator whose items hold all text so far, as the server's chunks do;
+        closing it aborts the request. Raises the ServingError of a refused or failed request.
+        """
+        job, body = self._job(prompt, sampling_params, input_ids, stream, fields)
+        if stream:
+            return self._iterate(job, body)
+        return self._call(self._answer(job, body))
+
+    async def async_generate(
+        self,
+        prompt: str | list[str] | None = None,
+        sampling_params: SamplingFields | list[SamplingFields] | None = None,
+        input_ids: list[int] | list[list[int]] | None = None,
+        *,
+        stream: bool = False,
+        **fields: Any,
+    ) -> Reply | list[Reply] | AsyncIterator[Reply]:
+        """Do the same on the caller's event loop; cancelling aborts the request."""
+        job, body = self._job(prompt, sampling_params, input_ids, stream, fields)
+        if stream:
+            return self._iterate_async(job, body)
+        return await asyncio.wrap_future(self._submit(self._answer(job, body)))
+
+    def flush_cache(self, timeout_seconds: float = 30.0) -> bool:
+        """Empty the prefix cache as soon as the engine is idle; return whether it came to that."""
+        return self._call(self._client.flush_cache(timeout_seconds)).success
+
+    def abort(self, rid: str | None = None) -> bool:
+        """Abort the request with this id, or all (None); return whether there was any."""
+        return self._call(self._client.abort(rid))
+
+    def server_info(self) -> dict[str, Any]:
+        """Return settings, the engine's facts, and what the scheduler holds now, as JSON types."""
+        client = self._client
+        state = self._call(client.state())
+        kv, facts = state.kv, client.facts
+        return {
+            **self.args.public_dict(),
+            "max_total_num_tokens": facts.max_total_tokens,
+            "max_model_len": facts.context_length,
+            "max_running_requests": facts.max_running_requests,
+            "kv_pool_bytes": facts.kv_pool_bytes,
+            "weight_bytes": facts.weight_bytes,
+            "dtype": facts.dtype,
+            "attention_backend": facts.attention_backend,
+            "num_running": state.num_running,
+            "num_waiting": state.num_waiting,
+            "kv": {
+                "total": kv.total,
+                "available": kv.available,
+                "evictable": kv.evictable,
+                "protected": kv.protected,
+            },
+        }
+
+    def shutdown(self) -> None:
+        """End the processes, free everything; open requests get EngineDied. Safe to call again."""
+        with self._shutdown_lock:
+            if self._is_shut_down:
+                return
+            self._is_shut_down = True
+            atexit.unregister(self.shutdown)
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_SHUTDOWN_SECONDS)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_SHUTDOWN_SECONDS)
+            self._loop.close()
+
+    async def _start(self) -> EngineClient:
+        self._processes = EngineProcesses(self.args, lambda reason: None)
+        client = await self._processes.start()
+        if not self.args.skip_server_warmup:
+            await self._processes.warm_up()
+        client.status = "up"
+        return client
+
+    async def _stop(self) -> None:
+        if self._processes is not None:
+            await self._processes.stop()
+        # Those who wait for an answer see EngineDied before the loop goes.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            _, late = await asyncio.wait(others, timeout=1.0)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _job(
+        self,
+        prompt: str | list[str] | None,
+        sampling_params: SamplingFields | list[SamplingFields] | None,
+        input_ids: list[int] | list[list[int]] | None,
+        stream: bool,
+        fields: dict[str, Any],
+    ) -> tuple[NativeJob, GenerateBody]:
+        unknown = sorted(fields.keys() - GenerateBody.model_fields.keys())
+        if unknown:
+            raise BadRequest(f"generate takes no {', '.join(unknown)}", param=unknown[0])
+        values = {
+            "text": prompt,
+            "sampling_params": sampling_params,
+            "input_ids": input_ids,
+            "stream": stream,
+            **fields,
+        }
+        try:
+            raw = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
+        except orjson.JSONEncodeError as error:
+            raise BadRequest(f"a field is not of a JSON type: {error}") from None
+        body = parse_body(raw, GenerateBody)
+        return native_job(body, self._defaults), body
+
+    async def _prepare(self, job: NativeJob) -> list[GenerateRequest]:
+        prepared = await prepare_all(self._client, job.specs)
+        return [request for samples in prepared for request in samples]
+
+    async def _answer(self, job: NativeJob, body: GenerateBody) -> Reply | list[Reply]:
+        completions = await collect(self._client, await self._prepare(job))
+        replies = [self._reply(one, body) for one in completions]
+        return replies if job.is_list else replies[0]
+
+    async def _events(self, job: NativeJob, body: GenerateBody) -> AsyncGenerator[Reply, None]:
+        requests = await self._prepare(job)
+        completions = [Completion(request) for request in requests]
+        async with aclosing(follow_all(self._client, requests)) as deltas:
+            async for index, delta in deltas:
+                completion = completions[index]
+                completion.add(delta)
+                if self.args.incremental_streaming_output:
+                    reply = native_delta(completion, delta.text, self._token_text(body))
+                else:
+                    reply = self._reply(completion, body)
+                if job.is_list:
+                    reply["index"] = index
+                yield reply
+
+    def _reply(self, completion: Completion, body: GenerateBody) -> Reply:
+        # A copy: what was handed out must not grow while the request goes on.
+        reply = native_reply(completion, self._token_text(body), bool(body.return_prompt_token_ids))
+        return {**reply, "output_ids": list(reply["output_ids"])}
+
+    def _token_text(self, body: GenerateBody) -> Any:
+        return self._client.tokenizer.token_text if body.return_text_in_logprobs else None
+
+    def _iterate(self, job: NativeJob, body: GenerateBody) -> Iterator[Reply]:
+        events = _Replies(self._events(job, body))
+        try:
+            while (reply := self._call(events.next())) is not None:
+                yield reply
+        finally:
+            if not self._is_shut_down:
+                self._call(events.close())
+
+    async def _iterate_async(self, job: NativeJob, body: GenerateBody) -> AsyncIterator[Reply]:
+        events = _Replies(self._events(job, body))
+        try:
+            while True:
+                reply = await asyncio.wrap_future(self._submit(events.next()))
+                if reply is None:
+                    return
+                yield reply
+        finally:
+            if not self._is_shut_down:
+                # Shielded: the caller may be cancelling this very task.
+                await asyncio.shield(asyncio.wrap_future(self._submit(events.close())))
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self._is_shut_down:
+            work.close()
+            raise EngineDied("the engine was shut down; make a new one")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # ctrl-C while waiting ends the request too
+            raise
+
+
+class _Replies:
+    """A generator of replies whose close() may come while next() is being cancelled."""
+
+    def __init__(self, events: AsyncGenerator[Reply, None]) -> None:
+        self._events = events
+        self._turn = asyncio.Lock()
+
+    async def next(self) -> Reply | None:
+        async with self._turn:
+            return await anext(self._events, None)
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._events.aclose()

@@ -1,0 +1,291 @@
+"""EngineClient: how a front end (HTTP app, Engine) talks to the scheduler and the detokenizer.
+
+Keeps the table of open requests and turns the stream of deltas into one iterator per request. Lives
+on one event loop, in the process that also tokenises. Knows nothing of HTTP, and sockets only as
+something to send with; whoever owns the sockets calls receive().
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from ..errors import BadRequest, EngineDied, Overloaded, ServingError
+from ..loading.model_config import ModelConfig
+from ..messages import (
+    AbortRequest,
+    FlushCache,
+    FlushDone,
+    GenerateRequest,
+    Ready,
+    SchedulerState,
+    StartFailed,
+    StateQuery,
+    TextBatch,
+    TextDelta,
+    ToHost,
+    ToScheduler,
+)
+from ..server_args import ServerArgs
+from ..tokenization.chat_template import ChatTemplate
+from ..tokenization.tokenizer import Tokenizer
+from .generation_spec import GenerationSpec
+from .intake import Intake
+
+logger = logging.getLogger(__name__)
+
+Status: TypeAlias = Literal["starting", "up", "draining", "dead"]
+
+_REPLY_GRACE_SECONDS = 5.0  # beyond the time that the scheduler itself was given
+
+
+class Sender(Protocol):
+    """Something that delivers messages to the scheduler, in order, without blocking."""
+
+    def send(self, message: ToScheduler) -> None: ...
+
+
+class RequestObserver(Protocol):
+    """Sees every request from sending to end; used for metrics and request logs.
+
+    Each on_sent is followed by deltas of which the last has progress.finish set (also when the
+    client went away), or by on_lost if the engine died.
+    """
+
+    def on_sent(self, request: GenerateRequest) -> None: ...
+
+    def on_delta(self, request: GenerateRequest, delta: TextDelta) -> None: ...
+
+    def on_lost(self, request: GenerateRequest) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _OpenRequest:
+    request: GenerateRequest
+    arrivals: asyncio.Queue[TextDelta | ServingError] = field(default_factory=asyncio.Queue)
+
+
+class EngineClient:
+    """The engine as a front end sees it.
+
+    status is "starting" until its owner says "up"; "draining" takes no new requests but lets open
+    ones finish; "dead" is final. facts are the scheduler's, from its ready message.
+    """
+
+    def __init__(
+        self,
+        args: ServerArgs,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+        model_config: ModelConfig,
+        facts: Ready,
+        to_scheduler: Sender,
+    ) -> None:
+        self.args = args
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self.model_config = model_config
+        self.facts = facts
+        self.status: Status = "starting"
+        self.observers: list[RequestObserver] = []
+        self._to_scheduler = to_scheduler
+        self._open: dict[str, _OpenRequest] = {}
+        self._closing: dict[str, GenerateRequest] = {}  # given up, their last delta not yet here
+        self._calls: dict[int, asyncio.Future[FlushDone | SchedulerState]] = {}
+        self._call_ids = itertools.count(1)
+        self._death: str | None = None
+        self._intake = Intake(
+            tokenizer,
+            vocab_size=model_config.vocab_size,
+            context_length=facts.context_length,
+            max_total_tokens=facts.max_total_tokens,
+            page_size=args.page_size,
+            allow_auto_truncate=args.allow_auto_truncate,
+            random_seed=args.random_seed,
+            is_open=self.is_open,
+        )
+
+    @property
+    def num_open_requests(self) -> int:
+        """Requests sent and not yet finished or given up."""
+        return len(self._open)
+
+    def is_open(self, rid: str) -> bool:
+        """Whether the engine still works on, or has not yet let go of, the request with this id."""
+        return rid in self._open or rid in self._closing
+
+    async def prepare(self, spec: GenerationSpec) -> list[GenerateRequest]:
+        """Tokenise and check spec; return its requests, one per sample, for stream().
+
+        Raises BadRequest or ContextTooLong, Overloaded while draining, EngineDied when dead. What
+        was prepared before draining began may still be streamed.
+        """
+        self._check_alive()
+        if self.status == "draining":
+            raise Overloaded("the server is shutting down; send new requests to another one")
+        return await self._intake.prepare_async(spec)
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[TextDelta]:
+        """Send request at the first step of the iteration; yield its deltas up to the finish.
+
+        An iterator that is closed or cancelled before that aborts its request at once (use
+        contextlib.aclosing). A finish of type abort is yielded like any other. Raises BadRequest if
+        the rid is open, EngineDied when a process of the engine ends.
+        """
+        opened = self._send(request)
+        try:
+            finished = False
+            while not finished:
+                arrival = await opened.arrivals.get()
+                if isinstance(arrival, ServingError):
+                    raise arrival
+                finished = arrival.progress.finish is not None
+                yield arrival
+        finally:
+            self._give_up(opened)
+
+    async def abort(self, rid: str | None) -> bool:
+        """Abort the request with exactly this id, all samples of it, or all requests (None).
+
+        Returns whether there was any. Their streams end with a finish of type abort.
+        """
+        self._check_alive()
+        if rid is None:
+            found = list(self._open)
+            self._to_scheduler.send(AbortRequest(None))
+        else:
+            found = [one for one in self._open if self._belongs(one, rid)]
+            for one in found:
+                self._to_scheduler.send(AbortRequest(one))
+        return bool(found)
+
+    async def flush_cache(self, timeout_seconds: float) -> FlushDone:
+        """Empty the prefix cache as soon as no request is open, waiting at most timeout_seconds."""
+        call_id = next(self._call_ids)
+        message = FlushCache(call_id, timeout_seconds)
+        reply = await self._call(call_id, message, timeout_seconds + _REPLY_GRACE_SECONDS)
+        assert isinstance(reply, FlushDone)
+        return reply
+
+    async def state(self, timeout_seconds: float = 10.0) -> SchedulerState:
+        """Return what the scheduler holds; raises Overloaded if it does not answer in time."""
+        call_id = next(self._call_ids)
+        reply = await self._call(call_id, StateQuery(call_id), timeout_seconds)
+        assert isinstance(reply, SchedulerState)
+        return reply
+
+    async def wait_until_idle(self, timeout_seconds: float) -> bool:
+        """Wait until no request is open; return whether that came in time."""
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        while self._open and self.status != "dead":
+            if asyncio.get_running_loop().time() >= deadline:
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    def receive(self, message: ToHost) -> None:
+        """Take in one message from the scheduler or the detokenizer."""
+        match message:
+            case TextBatch():
+                for delta in message.deltas:
+                    self._receive_delta(delta)
+            case FlushDone() | SchedulerState():
+                future = self._calls.pop(message.call_id, None)
+                if future is not None and not future.done():
+                    future.set_result(message)
+            case Ready() | StartFailed():
+                raise AssertionError(f"unexpected start message after start: {message}")
+
+    def mark_dead(self, reason: str) -> None:
+        """End every open request and call with EngineDied(reason); take no more. Final."""
+        if self.status == "dead":
+            return
+        self.status = "dead"
+        self._death = reason
+        for opened in self._open.values():
+            opened.arrivals.put_nowait(EngineDied(reason))
+            for observer in self.observers:
+                observer.on_lost(opened.request)
+        self._open.clear()
+        self._closing.clear()
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(EngineDied(reason))
+        self._calls.clear()
+        self._intake.close()
+
+    def _send(self, request: GenerateRequest) -> _OpenRequest:
+        self._check_alive()
+        if self.is_open(request.rid):
+            raise BadRequest(
+                f"a request with rid {request.rid!r} is still open; choose another or leave it out",
+                param="rid",
+            )
+        opened = _OpenRequest(request)
+        self._to_scheduler.send(request)
+        self._open[request.rid] = opened
+        logger.debug("request %s: sent, %d prompt tokens", request.rid, len(request.input_ids))
+        for observer in self.observers:
+            observer.on_sent(request)
+        return opened
+
+    def _give_up(self, opened: _OpenRequest) -> None:
+        """Abort a request whose iterator ends early; one that has finished is gone already."""
+        rid = opened.request.rid
+        if self._open.get(rid) is not opened:
+            return
+        del self._open[rid]
+        self._closing[rid] = opened.request
+        self._to_scheduler.send(AbortRequest(rid))
+        logger.debug("request %s: client went away, aborting", rid)
+
+    def _receive_delta(self, delta: TextDelta) -> None:
+        rid = delta.progress.rid
+        finished = delta.progress.finish is not None
+        opened = self._open.get(rid)
+        if opened is not None:
+            request = opened.request
+            opened.arrivals.put_nowait(delta)
+            if finished:
+                del self._open[rid]
+        elif rid in self._closing:
+            request = self._closing[rid]
+            if finished:
+                del self._closing[rid]
+        else:
+            logger.warning("request %s: delta for a request that is not open", rid)
+            return
+        for observer in self.observers:
+            observer.on_delta(request, delta)
+
+    async def _call(
+        self, call_id: int, message: FlushCache | StateQuery, timeout_seconds: float
+    ) -> FlushDone | SchedulerState:
+        self._check_alive()
+        future: asyncio.Future[FlushDone | SchedulerState]
+        future = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = future
+        self._to_scheduler.send(message)
+        try:
+            return await asyncio.wait_for(future, timeout_seconds)
+        except TimeoutError:
+            raise Overloaded(
+                f"the scheduler did not answer within {timeout_seconds:g} s; try again"
+            ) from None
+        finally:
+            self._calls.pop(call_id, None)
+
+    def _belongs(self, open_rid: str, rid: str) -> bool:
+        if open_rid == rid:
+            return True
+        if self._open[open_rid].request.sampling.n == 1:
+            return False
+        return open_rid.rpartition("-")[0] == rid
+
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            raise EngineDied(self._death)

@@ -1,0 +1,28 @@
+"""GenerationSpec: one prompt as a front end (HTTP route, Engine) asks for it, before any check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..sampling_params import LogprobOptions, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSpec:
+    """One prompt and how to continue it; Intake turns it into sampling.n requests.
+
+    sampling.max_new_tokens None means to the end of the context. clamp_max_new_tokens True says
+    that the value is a default nobody asked for: it is cut to what fits instead of being refused.
+    add_special_tokens False is for text that a chat template has completed already. rid None draws
+    one. namespace keeps cached prefixes apart (cache_salt, extra_key).
+    """
+
+    prompt: str | list[int]
+    sampling: SamplingParams
+    logprobs: LogprobOptions | None = None
+    stream: bool = False
+    rid: str | None = None
+    namespace: str | None = None
+    priority: int = 0
+    add_special_tokens: bool = True
+    clamp_max_new_tokens: bool = False
