@@ -1,0 +1,36 @@
+"""sampling_params of /generate and Engine: the body and its refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .sampling_fields import AnyValue, SamplingFields
+from .unavailable import refuse_if_set
+
+
+class NativeSampling(SamplingFields):
+    """The object sampling_params; null stands for the default of any field."""
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    regex: AnyValue = None
+    ebnf: AnyValue = None
+    json_schema: AnyValue = None
+    structural_tag: AnyValue = None
+    beam_width: AnyValue = None
+
+    def explicit(self) -> dict[str, Any]:
+        """Return what is set, as SamplingParams fields; refuse what is not offered (BadRequest)."""
+        refuse_if_set(
+            "structured generation",
+            regex=self.regex,
+            ebnf=self.ebnf,
+            json_schema=self.json_schema,
+            structural_tag=self.structural_tag,
+        )
+        refuse_if_set("beam search", beam_width=self.beam_width)
+        values = super().explicit()
+        for name in ("max_new_tokens", "min_new_tokens"):
+            if (value := getattr(self, name)) is not None:
+                values[name] = value
+        return values

@@ -1,0 +1,64 @@
+"""Request bodies: bytes become a checked pydantic model, mistakes a 400 that names the field."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
+
+from ..errors import BadRequest
+
+_MAX_SHOWN_CHARS = 200
+
+B = TypeVar("B", bound="Body")
+
+
+class Body(BaseModel):
+    """A JSON object: unknown fields are ignored, types are not bent ("1" and true are not 1)."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+async def read_body(request: Request, kind: type[B]) -> B:
+    """Read the whole body as a kind.
+
+    The content type is not looked at: many clients leave it out. Raises BadRequest.
+    """
+    return parse_body(await request.body(), kind)
+
+
+def parse_body(raw: bytes, kind: type[B]) -> B:
+    """Parse raw as a kind; raises BadRequest naming the field that is wrong."""
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        raise BadRequest(f"the body is not JSON: {_shown(first['msg'])}", code="invalid_json")
+    param = _param(first["loc"])
+    if param is None:
+        raise BadRequest("the body must be a JSON object")
+    if first["type"] == "missing":
+        raise BadRequest(f"{param} is missing", param=param)
+    raise BadRequest(f"{param}: {_shown(first['msg'])}", param=param)
+
+
+def _param(loc: tuple[int | str, ...]) -> str | None:
+    """Return a path such as messages.0.role; what follows it in loc are names of union branches."""
+    if not loc:
+        return None
+    kept = [str(loc[0])]
+    for part in loc[1:]:
+        if isinstance(part, str) and (part in _BRANCHES or not part.isidentifier()):
+            break
+        kept.append(str(part))
+    return _shown(".".join(kept))
+
+
+_BRANCHES = frozenset({"str", "int", "float", "bool", "list", "dict", "none", "any"})
+
+
+def _shown(text: str) -> str:
+    text = text.removeprefix("Invalid JSON: ").removeprefix("Value error, ")
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "..."

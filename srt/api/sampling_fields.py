@@ -1,0 +1,103 @@
+"""The sampling fields that a request body may set, under the names that all routes share."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
+
+from ..errors import BadRequest
+from .request_body import Body
+
+StringOrList = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+AnyValue = Annotated[Any, WithJsonSchema({})]
+
+_TOKEN_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
+
+
+class SamplingFields(Body):
+    """Fields common to /generate and the OpenAI routes; None means "not set"."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    stop: StringOrList = None
+    stop_token_ids: list[int] | None = None
+    stop_regex: StringOrList = None
+    logit_bias: dict[str, float] | None = None
+    n: int | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    stream_interval: int | None = None
+    sampling_seed: int | None = None
+    seed: int | None = None
+
+    def explicit(self) -> dict[str, Any]:
+        """Return what the body sets, under the names and types of SamplingParams.
+
+        Raises BadRequest for a stop or logit_bias of the wrong shape. Ranges are checked later.
+        """
+        values = {
+            name: value
+            for name in _SCALARS
+            if (value := getattr(self, name)) is not None  # null is "not set"
+        }
+        if self.sampling_seed is None and self.seed is not None:
+            values["sampling_seed"] = self.seed
+        if "top_k" in values and values["top_k"] in (-1, 0):
+            values["top_k"] = None  # the whole vocabulary, also where the model's default is less
+        for name in ("stop", "stop_regex"):
+            if (strings := _strings(name, getattr(self, name))) is not None:
+                values[name] = strings
+        if self.stop_token_ids is not None:
+            values["stop_token_ids"] = tuple(self.stop_token_ids)
+        if self.logit_bias is not None:
+            values["logit_bias"] = _logit_bias(self.logit_bias)
+        return values
+
+
+_SCALARS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "n",
+    "ignore_eos",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "no_stop_trim",
+    "stream_interval",
+    "sampling_seed",
+)
+
+
+def _strings(name: str, value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return (value,) if value else ()
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return tuple(value)
+    raise BadRequest(f"{name} must be a string or a list of strings", param=name)
+
+
+def _logit_bias(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    for key in biases:
+        if not _TOKEN_ID.fullmatch(key):
+            raise BadRequest(
+                f"logit_bias has the key {key[:40]!r}; keys are token ids", param="logit_bias"
+            )
+    return tuple((int(key), bias) for key, bias in biases.items())

@@ -1,0 +1,136 @@
+"""POST /tokenize and /detokenize, also under /v1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..errors import BadRequest
+from .chat_messages import Messages
+from .chat_prompt import chat_prompt
+from .context import ApiContext
+from .json_response import json_response
+from .openapi import takes
+from .prompts import IdsOrLists, TextOrTexts, parse_prompts
+from .request_body import Body, read_body
+from .sampling_fields import AnyValue
+
+
+class TokenizeBody(Body):
+    """One of prompt (or text, its older name) and messages."""
+
+    model: str | None = None
+    prompt: TextOrTexts = None
+    text: TextOrTexts = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, AnyValue] | None = None
+
+
+class DetokenizeBody(Body):
+    """Token ids, or a list of lists of them."""
+
+    model: str | None = None
+    tokens: IdsOrLists = None
+    skip_special_tokens: bool | None = None
+
+
+def tokenize_router(context: ApiContext) -> APIRouter:
+    """Return the router of all four routes."""
+    router = APIRouter()
+
+    @router.post("/tokenize", openapi_extra=takes(TokenizeBody))
+    async def tokenize(request: Request) -> Response:
+        """Token ids of a text, a list of texts, or a conversation."""
+        return _tokenize(context, await read_body(request, TokenizeBody))
+
+    @router.post("/v1/tokenize", openapi_extra=takes(TokenizeBody))
+    async def v1_tokenize(request: Request) -> Response:
+        """The same as /tokenize."""
+        return _tokenize(context, await read_body(request, TokenizeBody))
+
+    @router.post("/detokenize", openapi_extra=takes(DetokenizeBody))
+    async def detokenize(request: Request) -> Response:
+        """Text of token ids."""
+        return _detokenize(context, await read_body(request, DetokenizeBody))
+
+    @router.post("/v1/detokenize", openapi_extra=takes(DetokenizeBody))
+    async def v1_detokenize(request: Request) -> Response:
+        """The same as /detokenize."""
+        return _detokenize(context, await read_body(request, DetokenizeBody))
+
+    return router
+
+
+def _tokenize(context: ApiContext, body: TokenizeBody) -> Response:
+    context.check_model(body.model)
+    texts, is_batch = _texts(context, body)
+    # What a chat template writes has its special tokens already.
+    with_special = body.add_special_tokens
+    if with_special is None:
+        with_special = body.messages is None
+    ids = [context.client.tokenizer.encode(text, add_special_tokens=with_special) for text in texts]
+    counts = [len(one) for one in ids]
+    return json_response(
+        {
+            "tokens": ids if is_batch else ids[0],
+            "count": counts if is_batch else counts[0],
+            "max_model_len": context.client.facts.context_length,
+        }
+    )
+
+
+def _texts(context: ApiContext, body: TokenizeBody) -> tuple[list[str], bool]:
+    if body.messages is not None:
+        text = chat_prompt(
+            context.client,
+            body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            template_fields=body.chat_template_kwargs,
+        )
+        return [text], False
+    name, given = ("prompt", body.prompt) if body.prompt is not None else ("text", body.text)
+    if given is None:
+        raise BadRequest("prompt is missing; send prompt, text or messages", param="prompt")
+    prompts, is_batch = parse_prompts(given, name)
+    texts = [one for one in prompts if isinstance(one, str)]
+    if len(texts) != len(prompts):
+        raise BadRequest(f"{name} must be a string or a list of strings", param=name)
+    return texts, is_batch
+
+
+def _detokenize(context: ApiContext, body: DetokenizeBody) -> Response:
+    context.check_model(body.model)
+    lists, is_batch = _id_lists(body.tokens)
+    vocab_size = context.client.model_config.vocab_size
+    for ids in lists:
+        for token_id in ids:
+            if not 0 <= token_id < vocab_size:
+                raise BadRequest(
+                    f"tokens contains {token_id}; ids go from 0 to {vocab_size - 1}", param="tokens"
+                )
+    skip = body.skip_special_tokens is not False
+    texts = [
+        context.client.tokenizer.decode(ids, skip_special_tokens=skip) if ids else ""
+        for ids in lists
+    ]
+    answer: Any = texts if is_batch else texts[0]
+    return json_response({"text": answer, "prompt": answer})
+
+
+def _id_lists(tokens: Any) -> tuple[list[list[int]], bool]:
+    if tokens is None:
+        raise BadRequest("tokens is missing", param="tokens")
+    if tokens == []:
+        return [[]], False
+    prompts, is_batch = parse_prompts(tokens, "tokens")
+    lists = [one for one in prompts if not isinstance(one, str)]
+    if len(lists) != len(prompts):
+        raise BadRequest("tokens must be a list of token ids", param="tokens")
+    return lists, is_batch
