@@ -70,7 +70,9 @@ class ServerArgs:
     # http
     host: str = _flag("127.0.0.1", "address to listen on", "http")
     port: int = _flag(30000, "port to listen on; 0 takes a free one and logs it", "http")
-    api_key: str | None = _flag(None, "key that clients must send as a Bearer token", "http")
+    api_key: str | None = _flag(
+        None, "key that clients must send as a Bearer token (default: none)", "http"
+    )
     admin_api_key: str | None = _flag(
         None, "key for /flush_cache and /abort_request (default: api_key)", "http"
     )
@@ -95,7 +97,7 @@ class ServerArgs:
     # memory
     mem_fraction_static: float | None = _flag(
         None,
-        "share of the free memory for weights and KV pool (default: 0.5 on a CPU, and there a pool of "
+        "share of free memory for weights and KV pool (default: 0.5 on a CPU, and a pool of "
         "at most 65,536 tokens or 8 contexts)",
         "memory",
     )
@@ -257,7 +259,12 @@ def _option(name: str) -> str:
 
 
 def _check_type(name: str, value: Any, annotation: str) -> None:
-    allowed = {"int": int, "float": (int, float), "str": str, "bool": bool}
+    allowed: dict[str, type | tuple[type, ...]] = {
+        "int": int,
+        "float": (int, float),
+        "str": str,
+        "bool": bool,
+    }
     parts = annotation.split(" | ")
     if value is None and "None" in parts:
         return

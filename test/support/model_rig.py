@@ -20,12 +20,17 @@ class ModelRig:
     """Rows of the slot table are sequences; their slots are scattered over the pool."""
 
     def __init__(
-        self, folder: Path, num_sequences: int = 8, max_tokens: int = 128, **args: Any
+        self,
+        folder: Path,
+        num_sequences: int = 8,
+        max_tokens: int = 128,
+        threads: int = 1,
+        **args: Any,
     ) -> None:
         num_slots = num_sequences * max_tokens
         self.config = ModelConfig.load(folder, {})
         self.executor: TorchExecutor = load_executor(
-            folder, self.config, ServerArgs(max_total_tokens=num_slots, threads=1, **args)
+            folder, self.config, ServerArgs(max_total_tokens=num_slots, threads=threads, **args)
         )
         order = torch.randperm(num_slots, generator=torch.Generator().manual_seed(0))
         self.slot_table = (1 + order).view(num_sequences, max_tokens).to(torch.int32)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from runtime.srt.messages import AbortRequest, FlushCache, StateQuery
-from runtime.srt.sampling_params import LogprobOptions
 from support.fake_executor import continuation, score
 from support.scheduler_rig import SchedulerRig
+
+from runtime.srt.messages import AbortRequest, FlushCache, StateQuery
+from runtime.srt.sampling_params import LogprobOptions
 
 
 def test_one_request_gets_the_tokens_of_the_model() -> None:

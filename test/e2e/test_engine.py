@@ -1,0 +1,185 @@
+"""Engine: the same processes without HTTP, from plain Python, threads and event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from runtime import Engine
+from runtime.srt.errors import BadRequest, EngineDied, ModelLoadError
+
+GREEDY: dict[str, Any] = {"temperature": 0, "max_new_tokens": 12}
+LONG: dict[str, Any] = {"temperature": 0, "max_new_tokens": 2000, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(max_total_tokens=8192, skip_server_warmup=True) as running:
+        yield running
+
+
+def test_generate_gives_text_ids_and_meta_info(engine: Engine) -> None:
+    reply = engine.generate("The capital of France is", GREEDY)
+
+    assert isinstance(reply, dict)
+    assert reply["text"].startswith(" Paris")
+    assert engine.tokenizer.decode(reply["output_ids"]) == reply["text"]
+    assert reply["meta_info"]["completion_tokens"] == len(reply["output_ids"]) == 12
+    assert reply["meta_info"]["finish_reason"] == {"type": "length", "length": 12}
+
+
+def test_a_batch_of_ids_answers_in_order_and_equals_single_calls(engine: Engine) -> None:
+    prompts = ["One, two, three,", "The sky is", "Water is made of"]
+    ids = [engine.tokenizer.encode(prompt) for prompt in prompts]
+
+    batch = engine.generate(input_ids=ids, sampling_params=GREEDY)
+    singles = [engine.generate(prompt, GREEDY) for prompt in prompts]
+
+    assert isinstance(batch, list)
+    assert [one["text"] for one in batch] == [one["text"] for one in singles]  # type: ignore[index]
+
+
+def test_streamed_text_grows_to_the_whole_text(engine: Engine) -> None:
+    whole = engine.generate("Once upon a time", GREEDY)
+    pieces = list(engine.generate("Once upon a time", GREEDY, stream=True))
+
+    texts = [piece["text"] for piece in pieces]  # type: ignore[index]
+    assert len(texts) > 3
+    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+    assert texts[-1] == whole["text"]  # type: ignore[index,call-overload]
+
+
+def test_a_stream_that_is_left_aborts_its_request(engine: Engine) -> None:
+    stream = engine.generate("Once upon a time", LONG, stream=True)
+    next(stream)  # type: ignore[call-overload]
+    assert engine.server_info()["num_running"] == 1
+
+    stream.close()  # type: ignore[union-attr]
+
+    assert engine.flush_cache(timeout_seconds=5)
+    assert engine.server_info()["num_running"] == 0
+
+
+def test_async_calls_run_side_by_side_on_the_callers_loop(engine: Engine) -> None:
+    async def both() -> list[Any]:
+        return await asyncio.gather(
+            engine.async_generate("Hello", GREEDY), engine.async_generate("The sky is", GREEDY)
+        )
+
+    async def streamed() -> list[str]:
+        pieces = await engine.async_generate("Hello", GREEDY, stream=True)
+        return [piece["text"] async for piece in pieces]  # type: ignore[union-attr]
+
+    first, second = asyncio.run(both())
+    texts = asyncio.run(streamed())
+
+    assert first["text"] == texts[-1]
+    assert second["text"] == engine.generate("The sky is", GREEDY)["text"]  # type: ignore[index,call-overload]
+
+
+def test_a_cancelled_async_call_aborts_its_request(engine: Engine) -> None:
+    async def cancelled() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(engine.async_generate("Once upon a time", LONG), 0.5)
+
+    asyncio.run(cancelled())
+
+    assert engine.flush_cache(timeout_seconds=5)
+
+
+def test_many_threads_may_call_at_once(engine: Engine) -> None:
+    replies: dict[int, Any] = {}
+
+    def call(index: int) -> None:
+        replies[index] = engine.generate("The sky is", GREEDY)
+
+    threads = [threading.Thread(target=call, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert len({replies[index]["text"] for index in range(6)}) == 1
+
+
+def test_mistakes_raise_errors_that_name_the_field(engine: Engine) -> None:
+    with pytest.raises(BadRequest, match="temperature"):
+        engine.generate("Hello", {"temperature": -1})
+    with pytest.raises(BadRequest, match="no_such_field"):
+        engine.generate("Hello", no_such_field=1)
+    with pytest.raises(BadRequest, match="prompt"):
+        engine.generate()
+
+
+def test_shutdown_ends_open_requests_and_may_be_repeated() -> None:
+    engine = Engine(max_total_tokens=2048, skip_server_warmup=True)
+    children = psutil.Process().children()
+    stream = engine.generate("Once upon a time", LONG, stream=True)
+    next(stream)  # type: ignore[call-overload]
+
+    engine.shutdown()
+    engine.shutdown()
+
+    with pytest.raises(EngineDied):
+        list(stream)
+    with pytest.raises(EngineDied):
+        engine.generate("Hello", GREEDY)
+    _, alive = psutil.wait_procs([one for one in children if _is_of(one, engine)], timeout=5)
+    assert not alive
+
+
+def test_a_dead_child_raises_in_open_and_later_calls() -> None:
+    with Engine(max_total_tokens=2048, skip_server_warmup=True) as engine:
+        stream = engine.generate("Once upon a time", LONG, stream=True)
+        next(stream)  # type: ignore[call-overload]
+
+        psutil.Process(engine.child_pids["scheduler"]).kill()
+
+        with pytest.raises(EngineDied, match="scheduler process was killed by SIGKILL"):
+            list(stream)
+        with pytest.raises(EngineDied, match="scheduler"):
+            engine.generate("Hello", GREEDY)
+
+
+def test_a_model_that_cannot_be_found_raises_and_leaves_no_process() -> None:
+    before = {one.pid for one in psutil.Process().children()}
+
+    with pytest.raises(ModelLoadError, match="no-such-model"):
+        Engine(model_path="no-such-model")
+
+    assert {one.pid for one in psutil.Process().children()} <= before
+
+
+def test_a_script_needs_no_main_guard_and_no_shutdown(tmp_path: Any) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            from runtime import Engine
+
+            engine = Engine(max_total_tokens=2048, skip_server_warmup=True)
+            reply = engine.generate("The capital of France is", {"temperature": 0, "max_new_tokens": 2})
+            print(reply["text"])
+            """
+        )
+    )
+
+    result = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=100
+    )
+
+    assert result.stderr == ""
+    assert result.stdout.strip() == "Paris."
+    assert result.returncode == 0
+
+
+def _is_of(process: psutil.Process, engine: Engine) -> bool:
+    return process.pid in engine.child_pids.values()

@@ -1,0 +1,163 @@
+"""Routes about the server itself: models, settings, cache, metrics, tokens, defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.fake_engine import CONTEXT_LENGTH, FakeServer
+
+from runtime.srt.messages import FlushCache
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()
+
+
+def test_models_tells_the_context_length(server: FakeServer) -> None:
+    (model,) = server.get("/v1/models").json()["data"]
+
+    assert model["id"] == "some/tiny-model"
+    assert model["max_model_len"] == CONTEXT_LENGTH
+    assert server.get("/v1/models/some/tiny-model").json()["id"] == "some/tiny-model"
+
+
+@pytest.mark.parametrize("path", ["/model_info", "/get_model_info"])
+def test_model_info_has_what_routers_and_frontends_read(server: FakeServer, path: str) -> None:
+    info = server.get(path).json()
+
+    assert info["model_path"] == "some/tiny-model"
+    assert info["is_generation"] is True
+    assert info["architectures"] == ["LlamaForCausalLM"]
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
+def test_server_info_has_settings_sizes_and_accounting(server: FakeServer, path: str) -> None:
+    info = server.get(path).json()
+
+    assert info["schedule_policy"] == "lpm"
+    assert info["max_total_num_tokens"] == 4096
+    assert info["kv_stats"]["total"] == 4096
+    assert info["internal_states"][0]["num_running_reqs"] == 0
+    assert "version" in info and "startup_time" in info
+
+
+def test_kv_stats_are_top_level_tokens(server: FakeServer) -> None:
+    stats = server.get("/kv_stats").json()
+
+    assert stats == {
+        "total": 4096,
+        "available": 4000,
+        "evictable": 96,
+        "protected": 0,
+        "held": 0,
+    }
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_flush_waits_as_long_as_asked(server: FakeServer, method: str) -> None:
+    assert server.call(method, "/flush_cache").status_code == 200
+    assert server.call(method, "/flush_cache?timeout=3").status_code == 200
+
+    waits = [one.timeout_seconds for one in server.engine.received if isinstance(one, FlushCache)]
+    assert waits[0] >= 2 and waits[1] == 3
+
+
+def test_a_flush_that_fails_or_is_asked_wrongly_is_a_400(server: FakeServer) -> None:
+    for timeout in ("-1", "nan", "inf", "soon", "1e9"):
+        reply = server.post(f"/flush_cache?timeout={timeout}")
+        assert reply.status_code == 400, timeout
+        assert reply.json()["error"]["param"] == "timeout"
+
+    server.engine.flush_succeeds = False
+
+    assert server.post("/flush_cache").status_code == 400
+
+
+@pytest.mark.parametrize("body", [{}, {"rid": ""}, {"rid": None}, {"rid": "", "abort_all": False}])
+def test_an_abort_of_nothing_is_refused(server: FakeServer, body: Any) -> None:
+    assert server.post("/abort_request", body).status_code == 400
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_tokenize_and_detokenize_are_inverse(server: FakeServer, prefix: str) -> None:
+    there = server.post(f"{prefix}/tokenize", {"prompt": "hé"}).json()
+    back = server.post(f"{prefix}/detokenize", {"tokens": there["tokens"]}).json()
+
+    assert there == {"tokens": [104, 0xC3, 0xA9], "count": 3, "max_model_len": CONTEXT_LENGTH}
+    assert back["prompt"] == back["text"] == "hé"
+
+
+def test_lists_are_tokenized_one_by_one(server: FakeServer) -> None:
+    reply = server.post("/tokenize", {"text": ["a", "bc"]}).json()
+
+    assert reply["tokens"] == [[97], [98, 99]]
+    assert reply["count"] == [1, 2]
+    assert server.post("/detokenize", {"tokens": [[97], []]}).json()["text"] == ["a", ""]
+
+
+def test_conversations_are_tokenized_as_the_chat_route_does(server: FakeServer) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+
+    tokens = server.post("/tokenize", {"messages": messages}).json()["tokens"]
+    server.post("/v1/chat/completions", {"messages": messages})
+
+    assert tokens == server.engine.requests[0].input_ids
+
+
+@pytest.mark.parametrize("tokens", [None, "a", [258], [-1], [2**70], [1.5], [True], {"a": 1}])
+def test_wrong_tokens_are_refused(server: FakeServer, tokens: Any) -> None:
+    reply = server.post("/detokenize", {"tokens": tokens})
+
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "tokens"
+
+
+def test_defaults_come_from_request_then_flag_then_model_then_route() -> None:
+    server = FakeServer(
+        generation_defaults={"temperature": 0.2, "top_p": 0.3, "top_k": 40},
+        preferred_sampling_params='{"top_p": 0.6, "max_new_tokens": 50}',
+    )
+
+    server.post("/v1/completions", {"prompt": "hi", "temperature": 0.9})
+
+    sampling = server.engine.requests[0].sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.9, 0.6, 40)
+    assert (sampling.max_new_tokens, sampling.min_p) == (50, 0.0)
+
+
+def test_the_models_defaults_can_be_left_out() -> None:
+    server = FakeServer(generation_defaults={"temperature": 0.2}, sampling_defaults="openai")
+
+    server.post("/v1/completions", {"prompt": "hi"})
+
+    assert server.engine.requests[0].sampling.temperature == 1.0
+
+
+def test_metrics_parse_and_count(server: FakeServer) -> None:
+    server.post("/generate", {"text": "hi", "sampling_params": {"max_new_tokens": 3}})
+
+    families = text_string_to_metric_families(server.get("/metrics").text)
+    values = {sample.name: sample.value for one in families for sample in one.samples}
+
+    assert values["runtime:prompt_tokens_total"] == 2
+    assert values["runtime:num_requests_total"] == 1
+    assert values["runtime:num_running_reqs"] == 0
+    assert values["runtime:cache_hit_tokens_total"] == 7
+    assert values["runtime:kv_available_tokens"] == 4000
+    assert values["runtime:time_to_first_token_seconds_count"] == 1
+    assert values["runtime:inter_token_latency_seconds_count"] == 2
+    assert values["runtime:e2e_request_latency_seconds_count"] == 1
+    assert values["runtime:queue_time_seconds_count"] == 1
+
+
+def test_metrics_keep_their_values_after_the_scheduler_is_gone(server: FakeServer) -> None:
+    before = server.get("/metrics").text
+    server.client.mark_dead("gone")
+
+    after = server.get("/metrics")
+
+    assert after.status_code == 200
+    assert "runtime:kv_available_tokens" in before and "runtime:kv_available_tokens" in after.text

@@ -1,0 +1,99 @@
+"""The pool's size follows the flags and the memory there is, or the flag to change is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.tiny_models import save_tiny_model
+
+from runtime.srt.errors import ConfigError
+from runtime.srt.execution import kv_budget
+from runtime.srt.execution.kv_budget import plan_kv_tokens
+from runtime.srt.loading.model_config import ModelConfig
+from runtime.srt.server_args import ServerArgs
+
+TOKEN_BYTES = 2 * 2 * 2 * 16 * 2  # k and v, layers, kv heads, head_dim, bytes
+WEIGHT_BYTES = 1_000_000
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ModelConfig:
+    save_tiny_model(tmp_path, "llama-gqa")
+    return ModelConfig.load(tmp_path, {})
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(kv_budget, "free_memory_bytes", lambda: 10_000_000)
+    return 10_000_000
+
+
+def plan(config: ModelConfig, **args: Any) -> int:
+    return plan_kv_tokens(ServerArgs(**args), config, torch.bfloat16, WEIGHT_BYTES)
+
+
+def test_max_total_tokens_is_taken_in_whole_pages(config: ModelConfig, free: int) -> None:
+    assert plan(config, max_total_tokens=1000) == 1000
+    assert plan(config, max_total_tokens=1000, page_size=16, chunked_prefill_size=512) == 992
+
+
+def test_the_fraction_covers_weights_and_pool(config: ModelConfig, free: int) -> None:
+    tokens = plan(config, mem_fraction_static=0.3)
+
+    assert tokens == (3_000_000 - WEIGHT_BYTES) // TOKEN_BYTES
+
+
+def test_without_flags_the_pool_is_capped_at_eight_contexts(config: ModelConfig, free: int) -> None:
+    assert config.context_length == 512
+    assert plan(config) == 8 * 512
+    assert plan(config, context_length=100) == 800
+
+
+def test_without_flags_half_of_the_memory_is_the_limit(
+    config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_budget, "free_memory_bytes", lambda: 2_200_000)
+
+    assert plan(config) == 100_000 // TOKEN_BYTES
+
+
+def test_a_pool_that_does_not_fit_is_refused_with_one_that_would(
+    config: ModelConfig, free: int
+) -> None:
+    with pytest.raises(ConfigError, match=r"--max-total-tokens is 100000.* (\d+) would fit") as e:
+        plan(config, max_total_tokens=100_000)
+
+    would_fit = int(e.value.message.split(": ")[-1].split(" would fit")[0])
+    assert plan(config, max_total_tokens=would_fit) == would_fit
+    with pytest.raises(ConfigError):
+        plan(config, max_total_tokens=would_fit + 1)
+
+
+def test_a_pool_too_small_to_serve_is_refused(config: ModelConfig, free: int) -> None:
+    with pytest.raises(ConfigError, match="--max-total-tokens is 15; .*must be at least 16"):
+        plan(config, max_total_tokens=15)
+    with pytest.raises(ConfigError, match="with --page-size 64 it must be at least 64"):
+        plan(config, max_total_tokens=63, page_size=64, chunked_prefill_size=64)
+
+
+def test_a_fraction_too_small_is_refused_with_one_that_would_do(
+    config: ModelConfig, free: int
+) -> None:
+    with pytest.raises(ConfigError, match="--mem-fraction-static is 0.05.*set it to at least 0.11"):
+        plan(config, mem_fraction_static=0.05)
+
+    assert plan(config, mem_fraction_static=0.11) >= 16
+
+
+def test_a_host_too_small_is_told_what_is_needed(
+    config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_budget, "free_memory_bytes", lambda: 900_000)
+
+    with pytest.raises(ConfigError, match="free some memory"):
+        plan(config)
+    with pytest.raises(ConfigError, match="not even the weights fit"):
+        plan(config, max_total_tokens=100)
