@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import PayloadTooLarge
 from .errors import error_response
 
+# A client that is still sending when the connection closes sees a reset instead of the 413: the
+# rest of a refused body is read and dropped, within reason.
+DROPPED_LIMITS = 8  # times limit_bytes
+DROP_TIMEOUT_SECONDS = 10.0
+
 
 class BodyLimit:
     """Answers 413 to a body of more than limit_bytes, chunked ones included.
 
-    At most limit_bytes of a body are held; the rest of a refused one is not read.
+    At most limit_bytes of a body are held.
     """
 
     def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
@@ -24,6 +32,7 @@ class BodyLimit:
             return
         announced = _announced_bytes(scope)
         if announced is not None and announced > self._limit_bytes:
+            await self._drop_rest(receive)
             await error_response(self._error(announced))(scope, receive, send)
             return
         num_bytes = 0
@@ -34,10 +43,22 @@ class BodyLimit:
             if message["type"] == "http.request":
                 num_bytes += len(message.get("body", b""))
                 if num_bytes > self._limit_bytes:
+                    if message.get("more_body", False):
+                        await self._drop_rest(receive)
                     raise self._error(num_bytes)
             return message
 
         await self._app(scope, limited_receive, send)
+
+    async def _drop_rest(self, receive: Receive) -> None:
+        left = DROPPED_LIMITS * self._limit_bytes
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DROP_TIMEOUT_SECONDS):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
 
     def _error(self, num_bytes: int) -> PayloadTooLarge:
         return PayloadTooLarge(

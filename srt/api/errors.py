@@ -54,7 +54,7 @@ def error_response(error: ServingError) -> Response:
     if error.status_code == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status_code == 413:
-        headers["Connection"] = "close"  # the rest of the body was not read
+        headers["Connection"] = "close"  # the body may not have been read to its end
     return Response(
         orjson.dumps(error_body(error)),
         status_code=error.status_code,

@@ -24,7 +24,6 @@ class StopChecker:
             tokenizer, prompt_tail, params.skip_special_tokens, params.spaces_between_special_tokens
         )
         self._matcher = StopMatcher(params.stop, params.stop_regex)
-
         self._text = ""  # the end of the output, from character _dropped on
         self._dropped = 0
         self._allowed_from = 0  # in _text: a match must end after it

@@ -20,13 +20,15 @@ import pytest
 from support.server import Server, start_server
 
 GONE_WITHIN_SECONDS = 5.0
+# One thread: on a busy machine two would mostly wait for each other.
+FLAGS = ("--skip-server-warmup", "--threads", "1")
 LONG = {"max_new_tokens": 2000, "ignore_eos": True, "temperature": 0}
 
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server that the test may harm."""
-    with start_server("--skip-server-warmup") as running:
+    with start_server(*FLAGS) as running:
         yield running
 
 
@@ -148,7 +150,7 @@ def test_a_second_signal_ends_at_once(own_server: Server) -> None:
 
 
 def test_the_drain_aborts_what_takes_longer_than_its_time() -> None:
-    with start_server("--skip-server-warmup", "--drain-timeout-seconds", "1") as server:
+    with start_server(*FLAGS, "--drain-timeout-seconds", "1") as server:
         started = threading.Event()
         with ThreadPoolExecutor() as threads:
             stream = threads.submit(_stream_to_end, server, started)
@@ -161,7 +163,7 @@ def test_the_drain_aborts_what_takes_longer_than_its_time() -> None:
 
 def test_two_servers_started_at_once_both_answer() -> None:
     with contextlib.ExitStack() as stack, ThreadPoolExecutor() as threads:
-        starting = [threads.submit(start_server, "--skip-server-warmup") for _ in range(2)]
+        starting = [threads.submit(start_server, *FLAGS) for _ in range(2)]
         servers = [stack.enter_context(one.result()) for one in starting]
 
         bodies = [{"text": text, "sampling_params": {"max_new_tokens": 4}} for text in ("a", "b")]

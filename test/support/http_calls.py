@@ -44,7 +44,7 @@ class OpenCall:
         }
         self._has_read = False
         self.task: asyncio.Future[None] = asyncio.ensure_future(
-            app(scope, self._receive, self._send)  # type: ignore[arg-type]
+            app(scope, self._receive, self._send)
         )
 
     def leave(self) -> None:

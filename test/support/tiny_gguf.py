@@ -45,9 +45,13 @@ def write_gguf(
     raw_tensors are quantised already.
     """
     writer = gguf.GGUFWriter(file, architecture)
+    adders: dict[type, Any] = {
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        str: writer.add_string,
+    }
     for key, value in {**_metadata(model, architecture), **(metadata or {})}.items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-        add[type(value)](key, value)
+        adders[type(value)](key, value)
     _add_vocabulary(writer, model.config.vocab_size)
     for name, parameter in model.state_dict().items():
         new_name = _gguf_name(name)

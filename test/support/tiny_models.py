@@ -60,15 +60,16 @@ VARIANTS: dict[str, tuple[Any, dict[str, Any]]] = {
 def tiny_model(variant: str, dtype: torch.dtype = torch.float32, **fields: Any) -> PreTrainedModel:
     """A variant as a transformers model; same weights each time, fields replace config fields."""
     config_class, differences = VARIANTS[variant]
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        config_class(**{**_BASE, **differences, **fields})
-    ).eval()
+    from_config: Any = AutoModelForCausalLM.from_config  # its decorators hide its types
+    model: PreTrainedModel = from_config(config_class(**{**_BASE, **differences, **fields})).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             mean = 1.0 if "norm" in name else 0.0
             parameter.copy_(mean + 0.15 * torch.randn(parameter.shape, generator=generator))
-    return model.to(dtype)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
 
 
 def save_tiny_model(folder: Path, variant: str, **fields: Any) -> PreTrainedModel:
