@@ -4,6 +4,10 @@
 # The folders kernels/, lang/, ... must not become importable by their bare names.
 export PYTHONSAFEPATH = 1
 
+# Threads that wait for work sleep instead of spinning: tests run several servers on a few cores,
+# and spinning threads of one would take the cores from the threads that another waits for.
+test check: export OMP_WAIT_POLICY = PASSIVE
+
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin

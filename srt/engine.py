@@ -92,8 +92,8 @@ class Engine:
         *,
         stream: bool = False,
         **fields: Any,
-    ) -> Reply | list[Reply] | Iterator[Reply]:
-        """Continue one prompt or a batch, and return what /generate would.
+    ) -> Any:  # by the arguments a Reply, a list of them, or an iterator
+        """Continue one prompt or a batch; return what /generate would: a dict, or a list of them.
 
         fields are the other fields of its body (return_logprob, top_logprobs_num, rid, cache_salt,
         ...). stream: an iterator whose items hold all text so far, as the server's chunks do;
@@ -112,7 +112,7 @@ class Engine:
         *,
         stream: bool = False,
         **fields: Any,
-    ) -> Reply | list[Reply] | AsyncIterator[Reply]:
+    ) -> Any:  # as above; the iterator is an async one
         """Do the same on the caller's event loop; cancelling aborts the request."""
         job, body = self._job(prompt, sampling_params, input_ids, stream, fields)
         if stream:

@@ -133,7 +133,10 @@ class ServerArgs:
     # execution
     device: str = _flag("auto", "device to run on", "execution", ("auto", "cpu", "cuda"))
     attention_backend: str = _flag(
-        "auto", "implementation of attention", "execution", ("auto", "torch_reference")
+        "auto",
+        "who computes the model: cpu_native (C++, the default on a CPU) or torch_reference (slow)",
+        "execution",
+        ("auto", "cpu_native", "torch_reference"),
     )
     threads: int | None = _flag(None, "CPU threads of the model (default: all cores)", "execution")
 

@@ -176,10 +176,11 @@ def _spec(
 ) -> GenerationSpec:
     given = items.at("sampling_params", body.sampling_params, index, NativeSampling)
     explicit = {} if given is None else given.explicit()
+    sampling = defaults.resolve(explicit, max_new_tokens=DEFAULT_MAX_NEW_TOKENS)
     return GenerationSpec(
         prompt=prompt,
-        sampling=defaults.resolve(explicit, max_new_tokens=DEFAULT_MAX_NEW_TOKENS),
-        logprobs=_logprob_options(body, items, index),
+        sampling=sampling,
+        logprobs=_logprob_options(body, items, index, sampling.max_new_tokens == 0),
         stream=bool(body.stream),
         rid=rid,
         namespace=namespace_of(
@@ -191,7 +192,9 @@ def _spec(
     )
 
 
-def _logprob_options(body: GenerateBody, items: _Items, index: int) -> LogprobOptions | None:
+def _logprob_options(
+    body: GenerateBody, items: _Items, index: int, is_scoring: bool
+) -> LogprobOptions | None:
     start = items.at("logprob_start_len", body.logprob_start_len, index, int)
     num_top = items.at("top_logprobs_num", body.top_logprobs_num, index, int) or 0
     token_ids = items.ids_at("token_ids_logprob", body.token_ids_logprob, index)
@@ -202,6 +205,8 @@ def _logprob_options(body: GenerateBody, items: _Items, index: int) -> LogprobOp
             f"logprob_start_len is {start}; it must be -1 (no prompt) or a prompt position",
             param="logprob_start_len",
         )
+    if start is None and is_scoring:
+        start = 0  # with no output, the prompt's logprobs are all that can be meant
     return LogprobOptions(
         prompt_start=None if start in (None, -1) else start, num_top=num_top, token_ids=token_ids
     )

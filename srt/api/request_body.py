@@ -33,7 +33,12 @@ def parse_body(raw: bytes, kind: type[B]) -> B:
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+    # A field that may have several forms gives one error for each: the deepest fits the body best.
+    first = max(
+        (one for one in found if one["loc"][:1] == found[0]["loc"][:1]),
+        key=lambda one: len(one["loc"]),
+    )
     if first["type"] == "json_invalid":
         raise BadRequest(f"the body is not JSON: {_shown(first['msg'])}", code="invalid_json")
     param = _param(first["loc"])
@@ -45,14 +50,16 @@ def parse_body(raw: bytes, kind: type[B]) -> B:
 
 
 def _param(loc: tuple[int | str, ...]) -> str | None:
-    """Return a path such as messages.0.role; what follows it in loc are names of union branches."""
+    """Return a path such as messages.0.role, without the names of union branches in loc."""
     if not loc:
         return None
     kept = [str(loc[0])]
     for part in loc[1:]:
-        if isinstance(part, str) and (part in _BRANCHES or not part.isidentifier()):
-            break
-        kept.append(str(part))
+        is_branch = isinstance(part, str) and (
+            part in _BRANCHES or part[:1].isupper() or not part.isidentifier()
+        )
+        if not is_branch:
+            kept.append(str(part))
     return _shown(".".join(kept))
 
 

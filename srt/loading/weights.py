@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -32,13 +33,31 @@ def load_weights(folder: Path, parameters: Mapping[str, torch.Tensor]) -> int:
     _check_names(folder, stored, parameters)
     by_file: dict[Path, list[StoredTensor]] = {}
     for name in parameters:
-        _check_tensor(stored[name], parameters[name])
+        _check_tensor(stored[name], tuple(parameters[name].shape))
         by_file.setdefault(stored[name].file, []).append(stored[name])
     for file, tensors in by_file.items():
         with file.open("rb", buffering=0) as stream:
             for one in sorted(tensors, key=lambda tensor: tensor.offset):
                 _fill(parameters[one.name], one, stream)
     return sum(parameter.nbytes for parameter in parameters.values())
+
+
+def stream_weights(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every tensor of shapes from the folder's safetensors, one at a time, as it is stored.
+
+    For whoever packs weights into a form of its own. Raises ModelLoadError as load_weights does.
+    """
+    stored = _stored_tensors(folder)
+    _check_names(folder, stored, shapes)
+    for name, shape in shapes.items():
+        _check_tensor(stored[name], shape)
+    for one in sorted((stored[name] for name in shapes), key=lambda t: (t.file, t.offset)):
+        tensor = torch.empty(one.shape, dtype=_DTYPES[one.dtype_code])
+        with one.file.open("rb", buffering=0) as stream:
+            _fill(tensor, one, stream)
+        yield one.name, tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
 def _stored_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -66,7 +85,7 @@ def _stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _check_names(
-    folder: Path, stored: Mapping[str, StoredTensor], parameters: Mapping[str, torch.Tensor]
+    folder: Path, stored: Mapping[str, StoredTensor], parameters: Mapping[str, object]
 ) -> None:
     missing = [name for name in parameters if name not in stored]
     if missing:
@@ -96,18 +115,18 @@ def _listed(names: list[str]) -> str:
     return kind + ", ".join(names[:3]) + more
 
 
-def _check_tensor(stored: StoredTensor, parameter: torch.Tensor) -> None:
+def _check_tensor(stored: StoredTensor, shape: tuple[int, ...]) -> None:
     if stored.dtype_code not in _DTYPES:
         raise ModelLoadError(
             f"{stored.file}: tensor {stored.name} has type {stored.dtype_code}, which is not "
             f"served; known are {', '.join(_DTYPES)}"
         )
-    if stored.shape != tuple(parameter.shape):
+    if stored.shape != shape:
         raise ModelLoadError(
             f"{stored.file}: tensor {stored.name} has shape {list(stored.shape)}, the config "
-            f"makes it {list(parameter.shape)}"
+            f"makes it {list(shape)}"
         )
-    if stored.num_bytes != parameter.numel() * _DTYPES[stored.dtype_code].itemsize:
+    if stored.num_bytes != math.prod(shape) * _DTYPES[stored.dtype_code].itemsize:
         raise ModelLoadError(
             f"{stored.file}: tensor {stored.name} has {stored.num_bytes} bytes, not what its shape "
             "and type take"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..execution.model_executor import load_executor
+from ..execution.selection import load_executor
 from ..loading.model_config import ModelConfig
 from ..memory.kv_memory import KvMemory
 from ..messages import Ready
@@ -65,7 +65,7 @@ def build_scheduler(
         max_running_requests=max_running,
         kv_pool_bytes=executor.kv_pool.num_bytes,
         weight_bytes=executor.weight_bytes,
-        attention_backend=executor.attention.name,
+        attention_backend=executor.backend_name,
         dtype=str(executor.dtype).removeprefix("torch."),
     )
     return Scheduler(config, memory, executor, make_stop_checker), facts

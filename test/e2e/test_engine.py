@@ -44,45 +44,45 @@ def test_a_batch_of_ids_answers_in_order_and_equals_single_calls(engine: Engine)
     singles = [engine.generate(prompt, GREEDY) for prompt in prompts]
 
     assert isinstance(batch, list)
-    assert [one["text"] for one in batch] == [one["text"] for one in singles]  # type: ignore[index]
+    assert [one["text"] for one in batch] == [one["text"] for one in singles]
 
 
 def test_streamed_text_grows_to_the_whole_text(engine: Engine) -> None:
     whole = engine.generate("Once upon a time", GREEDY)
     pieces = list(engine.generate("Once upon a time", GREEDY, stream=True))
 
-    texts = [piece["text"] for piece in pieces]  # type: ignore[index]
+    texts = [piece["text"] for piece in pieces]
     assert len(texts) > 3
     assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
-    assert texts[-1] == whole["text"]  # type: ignore[index,call-overload]
+    assert texts[-1] == whole["text"]
 
 
 def test_a_stream_that_is_left_aborts_its_request(engine: Engine) -> None:
     stream = engine.generate("Once upon a time", LONG, stream=True)
-    next(stream)  # type: ignore[call-overload]
+    next(stream)
     assert engine.server_info()["num_running"] == 1
 
-    stream.close()  # type: ignore[union-attr]
+    stream.close()
 
     assert engine.flush_cache(timeout_seconds=5)
     assert engine.server_info()["num_running"] == 0
 
 
 def test_async_calls_run_side_by_side_on_the_callers_loop(engine: Engine) -> None:
-    async def both() -> list[Any]:
+    async def both() -> tuple[Any, Any]:
         return await asyncio.gather(
             engine.async_generate("Hello", GREEDY), engine.async_generate("The sky is", GREEDY)
         )
 
     async def streamed() -> list[str]:
         pieces = await engine.async_generate("Hello", GREEDY, stream=True)
-        return [piece["text"] async for piece in pieces]  # type: ignore[union-attr]
+        return [piece["text"] async for piece in pieces]
 
     first, second = asyncio.run(both())
     texts = asyncio.run(streamed())
 
     assert first["text"] == texts[-1]
-    assert second["text"] == engine.generate("The sky is", GREEDY)["text"]  # type: ignore[index,call-overload]
+    assert second["text"] == engine.generate("The sky is", GREEDY)["text"]
 
 
 def test_a_cancelled_async_call_aborts_its_request(engine: Engine) -> None:
@@ -123,7 +123,7 @@ def test_shutdown_ends_open_requests_and_may_be_repeated() -> None:
     engine = Engine(max_total_tokens=2048, threads=1, skip_server_warmup=True)
     children = psutil.Process().children()
     stream = engine.generate("Once upon a time", LONG, stream=True)
-    next(stream)  # type: ignore[call-overload]
+    next(stream)
 
     engine.shutdown()
     engine.shutdown()
@@ -139,7 +139,7 @@ def test_shutdown_ends_open_requests_and_may_be_repeated() -> None:
 def test_a_dead_child_raises_in_open_and_later_calls() -> None:
     with Engine(max_total_tokens=2048, threads=1, skip_server_warmup=True) as engine:
         stream = engine.generate("Once upon a time", LONG, stream=True)
-        next(stream)  # type: ignore[call-overload]
+        next(stream)
 
         psutil.Process(engine.child_pids["scheduler"]).kill()
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from runtime.srt.execution.forward_batch import ForwardBatch, SampleRow
-from runtime.srt.execution.model_executor import TorchExecutor, load_executor
+from runtime.srt.execution.selection import LoadedExecutor, load_executor
+from runtime.srt.execution.torch_executor import TorchExecutor
 from runtime.srt.loading.model_config import ModelConfig
 from runtime.srt.sampling_params import SamplingParams
 from runtime.srt.server_args import ServerArgs
@@ -25,12 +26,14 @@ class ModelRig:
         num_sequences: int = 8,
         max_tokens: int = 128,
         threads: int = 1,
+        attention_backend: str = "torch_reference",
         **args: Any,
     ) -> None:
         num_slots = num_sequences * max_tokens
         self.config = ModelConfig.load(folder, {})
-        self.executor: TorchExecutor = load_executor(
-            folder, self.config, ServerArgs(max_total_tokens=num_slots, threads=threads, **args)
+        args = {"threads": threads, "attention_backend": attention_backend, **args}
+        self.executor: LoadedExecutor = load_executor(
+            folder, self.config, ServerArgs(max_total_tokens=num_slots, **args)
         )
         order = torch.randperm(num_slots, generator=torch.Generator().manual_seed(0))
         self.slot_table = (1 + order).view(num_sequences, max_tokens).to(torch.int32)
@@ -82,7 +85,8 @@ class ModelRig:
 
     @torch.inference_mode()
     def logits(self, rows: dict[int, list[int]]) -> torch.Tensor:
-        """Append tokens and return the logits of every new token, [T, V] f32."""
+        """Append tokens and return the logits of every new token, [T, V] f32 (torch_reference)."""
         executor = self.executor
+        assert isinstance(executor, TorchExecutor)
         hidden = executor.model.forward(self.batch(rows), executor.kv_pool, executor.attention)
         return executor.model.compute_logits(hidden)

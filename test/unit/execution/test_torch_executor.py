@@ -11,7 +11,7 @@ from support.tiny_models import random_prompt, save_tiny_model
 
 from runtime.srt.errors import ConfigError
 from runtime.srt.execution.forward_batch import PromptLogprobRow, SampleRow
-from runtime.srt.execution.model_executor import load_executor
+from runtime.srt.execution.selection import load_executor
 from runtime.srt.loading.model_config import ModelConfig
 from runtime.srt.sampling_params import LogprobOptions
 from runtime.srt.server_args import ServerArgs
@@ -55,7 +55,12 @@ def test_prompt_positions_are_scored_across_slices(rig: ModelRig, first: int, co
 
 def test_the_pool_holds_the_planned_tokens_and_a_dummy_page(tmp_path: Path) -> None:
     save_tiny_model(tmp_path, "llama-gqa")
-    args = ServerArgs(max_total_tokens=100, page_size=8, chunked_prefill_size=64)
+    args = ServerArgs(
+        max_total_tokens=100,
+        page_size=8,
+        chunked_prefill_size=64,
+        attention_backend="torch_reference",
+    )
 
     executor = load_executor(tmp_path, ModelConfig.load(tmp_path, {}), args)
 
@@ -76,7 +81,11 @@ def test_the_thread_count_is_that_of_the_flag(tmp_path: Path) -> None:
     before = torch.get_num_threads()
 
     try:
-        load_executor(tmp_path, ModelConfig.load(tmp_path, {}), ServerArgs(threads=1))
+        load_executor(
+            tmp_path,
+            ModelConfig.load(tmp_path, {}),
+            ServerArgs(threads=1, attention_backend="torch_reference"),
+        )
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)

@@ -1,0 +1,1 @@
+"""The CPU engine: C++ kernels behind one flat interface, built at first use."""

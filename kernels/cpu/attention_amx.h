@@ -1,0 +1,214 @@
+// bf16 paged attention on AMX tiles; see attention_plan.h for units and the invariance rule.
+//
+// A query tile has 16 lanes, each one (token, head). Scores are computed transposed, keys down and
+// lanes across: keys load as they lie in the pool, and the softmax over keys is plain vertical
+// arithmetic. Lanes of several kv heads may share a tile (decode of a model with few heads): each
+// kv head's queries are zero outside its own lanes, so adding its products changes nothing there.
+#pragma once
+
+#include "amx_tiles.h"
+#include "attention_pack.h"
+#include "attention_portable.h"
+
+namespace rt {
+namespace RT_ISA {
+
+struct QueryTile {
+  int lanes = 0, heads = 1, lanes_per_head = 0;
+  int token[kMaxTileLanes] = {};
+  int head[kMaxTileLanes] = {};
+  int limit[kMaxTileLanes] = {};  // keys this lane may see, counted from position 0
+  int least = 0, most = 0;
+  uint16_t* packed = nullptr;  // [heads][q_stride / 32][16 pairs][16 lanes][2]
+};
+
+// One thread's working memory, carved out of scratch.attention.
+struct AttentionScratch {
+  uint16_t* keys;     // [128 / 16][heads][d / 32][16][32]
+  uint16_t* values;   // [heads][d / 16][128 / 32][16 pairs][16][2]
+  float* scores;      // [128][16 lanes]
+  uint16_t* weights;  // [128 / 32][16 lanes][32]
+  float* split_o;     // [d / 16][16 lanes][16]
+  float* top;         // [16] of the split just done
+  float* sum;
+  uint16_t* queries;  // tiles of a unit
+  float* state_o;     // running results of a sequential unit's tiles
+  float* state_top;
+  float* state_sum;
+};
+
+RT_INLINE AttentionScratch carve(const AttentionArgs& args, ThreadScratch& scratch) {
+  const AttentionScratchSizes s = attention_scratch_sizes(args.q_stride);
+  uint8_t* p = scratch.attention;
+  AttentionScratch a;
+  auto take = [&p](size_t bytes) {
+    uint8_t* here = p;
+    p += bytes;
+    return here;
+  };
+  a.keys = reinterpret_cast<uint16_t*>(take(s.keys));
+  a.values = reinterpret_cast<uint16_t*>(take(s.keys));
+  a.scores = reinterpret_cast<float*>(take(kSplitTokens * 64));
+  a.weights = reinterpret_cast<uint16_t*>(take(kSplitTokens * 32));
+  a.split_o = reinterpret_cast<float*>(take(s.tile_o));
+  a.top = reinterpret_cast<float*>(take(64));
+  a.sum = reinterpret_cast<float*>(take(64));
+  a.queries = reinterpret_cast<uint16_t*>(take(s.queries));
+  a.state_o = reinterpret_cast<float*>(take(s.state_o));
+  a.state_top = reinterpret_cast<float*>(take(s.state_ml));
+  a.state_sum = reinterpret_cast<float*>(take(s.state_ml));
+  return a;
+}
+
+// scores[key][lane] for `keys` keys (a multiple of 32).
+static void score_split(const AttentionArgs& args, const QueryTile& tile, int keys, int heads_packed,
+                        int first_head, const AttentionScratch& a) {
+  const int dk = args.q_stride / 32;
+  const int key_step = heads_packed * dk * 512;  // between blocks of 16 keys
+  for (int base = 0; base < keys; base += 64) {
+    const int blocks = keys - base >= 64 ? 4 : 2;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int h = 0; h < tile.heads; ++h)
+      for (int c = 0; c < dk; ++c) {
+        const uint16_t* k = a.keys + base / 16 * key_step + ((first_head + h) * dk + c) * 512;
+        _tile_loadd(6, tile.packed + (h * dk + c) * 512, 64);
+        _tile_loadd(4, k, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, k + key_step, 64);
+        _tile_dpbf16ps(1, 5, 6);
+        if (blocks == 2) continue;
+        _tile_loadd(4, k + 2 * key_step, 64);
+        _tile_dpbf16ps(2, 4, 6);
+        _tile_loadd(5, k + 3 * key_step, 64);
+        _tile_dpbf16ps(3, 5, 6);
+      }
+    float* out = a.scores + base * 16;
+    _tile_stored(0, out, 64);
+    _tile_stored(1, out + 256, 64);
+    if (blocks == 2) continue;
+    _tile_stored(2, out + 512, 64);
+    _tile_stored(3, out + 768, 64);
+  }
+}
+
+// 2^x to 1e-5 relative, exact at 0: the weights are rounded to bf16 afterwards.
+RT_INLINE __m512 exp2_short(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x);
+  const __m512 magic = _mm512_set1_ps(12582912.0f);
+  const __m512 t = _mm512_add_ps(x, magic);
+  const __m512 f = _mm512_sub_ps(x, _mm512_sub_ps(t, magic));
+  __m512 p = _mm512_set1_ps(kExp2C4);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(kExp2C3));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(kExp2C2));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(kExp2C1));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+  const __m512i shift = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), shift));
+}
+
+// Softmax of one split: fills weights, top and sum. Keys at or past a lane's limit weigh exactly 0,
+// so leaving them out or carrying them along gives the same bits.
+template <bool kMasked>
+static void soften_split(const QueryTile& tile, int first_key, int keys, float scale_log2,
+                         const AttentionScratch& a) {
+  const __m512i limit = _mm512_sub_epi32(_mm512_loadu_si512(tile.limit), _mm512_set1_epi32(first_key));
+  const __m512 lowest = _mm512_set1_ps(-1e30f);
+  __m512 top0 = lowest, top1 = lowest;
+  for (int j = 0; j < keys; j += 2) {
+    __m512 s0 = _mm512_load_ps(a.scores + j * 16), s1 = _mm512_load_ps(a.scores + j * 16 + 16);
+    if (kMasked) {
+      s0 = _mm512_mask_blend_ps(_mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(j)), lowest, s0);
+      s1 = _mm512_mask_blend_ps(_mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(j + 1)), lowest, s1);
+    }
+    top0 = _mm512_max_ps(top0, s0);
+    top1 = _mm512_max_ps(top1, s1);
+  }
+  const __m512 top = _mm512_max_ps(top0, top1);
+  const __m512 scale = _mm512_set1_ps(scale_log2);
+  const __m512 shift = _mm512_mul_ps(top, scale);
+  __m512 sum0 = _mm512_setzero_ps(), sum1 = sum0;
+  for (int chunk = 0; chunk < keys; chunk += 32) {
+    __m512i pairs[16];
+    for (int i = 0; i < 16; ++i) {
+      const int j = chunk + 2 * i;
+      __m512 p0 = exp2_short(_mm512_fmsub_ps(_mm512_load_ps(a.scores + j * 16), scale, shift));
+      __m512 p1 = exp2_short(_mm512_fmsub_ps(_mm512_load_ps(a.scores + j * 16 + 16), scale, shift));
+      if (kMasked) {
+        p0 = _mm512_maskz_mov_ps(_mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(j)), p0);
+        p1 = _mm512_maskz_mov_ps(_mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(j + 1)), p1);
+      }
+      sum0 = _mm512_add_ps(sum0, p0);
+      sum1 = _mm512_add_ps(sum1, p1);
+      pairs[i] = pair_bf16(p0, p1);
+    }
+    transpose_16x16(pairs);
+    for (int lane = 0; lane < 16; ++lane)
+      _mm512_store_si512(a.weights + chunk * 16 + lane * 32, pairs[lane]);
+  }
+  _mm512_store_ps(a.top, shift);  // already in units of the exponent
+  _mm512_store_ps(a.sum, _mm512_add_ps(sum0, sum1));
+}
+
+// split_o[d / 16][lane][16] = weights x values of one kv head; rows of other heads are garbage.
+static void weigh_values(int head_dim, int keys, int head, const AttentionScratch& a) {
+  const int tiles = head_dim / 16;
+  const uint16_t* v = a.values + static_cast<int64_t>(head) * tiles * (kSplitTokens / 32) * 512;
+  constexpr int kTileStep = (kSplitTokens / 32) * 512;
+  for (int t = 0; t < tiles; t += 4) {
+    const int count = tiles - t < 4 ? tiles - t : 4;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int c = 0; c < keys / 32; ++c) {
+      const uint16_t* b = v + t * kTileStep + c * 512;
+      _tile_loadd(4, a.weights + c * 512, 64);
+      _tile_loadd(6, b, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      if (count > 1) {
+        _tile_loadd(7, b + kTileStep, 64);
+        _tile_dpbf16ps(1, 4, 7);
+      }
+      if (count > 2) {
+        _tile_loadd(6, b + 2 * kTileStep, 64);
+        _tile_dpbf16ps(2, 4, 6);
+      }
+      if (count > 3) {
+        _tile_loadd(7, b + 3 * kTileStep, 64);
+        _tile_dpbf16ps(3, 4, 7);
+      }
+    }
+    float* out = a.split_o + t * 256;
+    _tile_stored(0, out, 64);
+    if (count > 1) _tile_stored(1, out + 256, 64);
+    if (count > 2) _tile_stored(2, out + 512, 64);
+    if (count > 3) _tile_stored(3, out + 768, 64);
+  }
+}
+
+// The one merge rule: (top, sum, o) of all earlier splits, then the next split.
+RT_INLINE void merge_factors(__m512& top, __m512& sum, __m512 split_top, __m512 split_sum,
+                             __m512& keep, __m512& take) {
+  const __m512 both = _mm512_max_ps(top, split_top);
+  keep = exp2_short(_mm512_sub_ps(top, both));
+  take = exp2_short(_mm512_sub_ps(split_top, both));
+  sum = _mm512_fmadd_ps(sum, keep, _mm512_mul_ps(split_sum, take));
+  top = both;
+}
+
+RT_INLINE void score_and_soften(const AttentionArgs& args, const QueryTile& tile, int first_key,
+                                int keys, int heads_packed, int first_head,
+                                const AttentionScratch& a) {
+  score_split(args, tile, keys, heads_packed, first_head, a);
+  const float scale_log2 = args.scale * kLog2E;
+  if (tile.least >= first_key + keys)
+    soften_split<false>(tile, first_key, keys, scale_log2, a);
+  else
+    soften_split<true>(tile, first_key, keys, scale_log2, a);
+}
+
+}  // namespace RT_ISA
+}  // namespace rt

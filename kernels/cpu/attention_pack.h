@@ -1,0 +1,103 @@
+// Gathering a split's keys and values from the pool into tile layouts, and 16 x 16 transposes.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernel_table.h"
+#include "simd.h"
+
+namespace rt {
+namespace RT_ISA {
+
+// 2^f on [-0.5, 0.5] as 1 + c1 f + .. + c4 f^4, least relative error 2.9e-6.
+constexpr float kExp2C1 = 0.693124247f, kExp2C2 = 0.24024099f, kExp2C3 = 0.055905972f,
+                kExp2C4 = 0.00958267229f;
+
+// Lane-wise pair: dword lane i = (bf16(a[i]), bf16(b[i])).
+RT_INLINE __m512i pair_bf16(__m512 a, __m512 b) {
+  const __m512i lo = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
+  const __m512i hi = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(b));
+  return _mm512_or_si512(lo, _mm512_slli_epi32(hi, 16));
+}
+
+// In-place transpose of 16 rows of 16 dwords.
+RT_INLINE void transpose_16x16(__m512i r[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int i = 0; i < 16; i += 8)
+    for (int j = 0; j < 4; ++j) {
+      t[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0x88);
+      t[i + j + 4] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0xdd);
+    }
+  for (int j = 0; j < 8; ++j) {
+    r[j] = _mm512_shuffle_i32x4(t[j], t[j + 8], 0x88);
+    r[j + 8] = _mm512_shuffle_i32x4(t[j], t[j + 8], 0xdd);
+  }
+}
+
+// 32 bf16 from p, of which the first `valid` exist.
+RT_INLINE __m512i load_chunk(const uint16_t* p, int valid) {
+  if (valid >= 32) return _mm512_loadu_si512(p);
+  return _mm512_maskz_loadu_epi16((1u << valid) - 1, p);
+}
+
+// Keys of `heads` kv heads from first_head on: [128 / 16][heads][d / 32][16][32], zero past num_keys.
+static void gather_keys(const AttentionArgs& args, const int32_t* slots, int num_keys, int padded,
+                        int first_head, int heads, uint16_t* out) {
+  const int d = args.head_dim, chunks = args.q_stride / 32;
+  const uint16_t* pool = static_cast<const uint16_t*>(args.k) + first_head * d;
+  for (int j = 0; j < padded; ++j) {
+    uint16_t* row = out + (j / 16 * heads * chunks) * 512 + j % 16 * 32;
+    const uint16_t* key = j < num_keys ? pool + slots[j] * args.step->kv_slot_stride : nullptr;
+    for (int h = 0; h < heads; ++h)
+      for (int c = 0; c < chunks; ++c, row += 512)
+        _mm512_store_si512(row, key == nullptr ? _mm512_setzero_si512()
+                                               : load_chunk(key + h * d + c * 32, d - c * 32));
+  }
+}
+
+// Values interleaved by key pairs: [heads][d / 16][128 / 32][16 pairs][16][2], zero past num_keys.
+static void gather_values(const AttentionArgs& args, const int32_t* slots, int num_keys, int padded,
+                          int first_head, int heads, uint16_t* out) {
+  const int d = args.head_dim, tiles = d / 16, chunks = args.q_stride / 32;
+  constexpr int kTileStep = (kSplitTokens / 32) * 512;
+  const uint16_t* pool = static_cast<const uint16_t*>(args.v) + first_head * d;
+  // Word i of the first half takes (even[i], odd[i]) for i < 16, of the second for i >= 16.
+  alignas(64) uint16_t low[32], high[32];
+  for (int i = 0; i < 16; ++i) {
+    low[2 * i] = static_cast<uint16_t>(i);
+    low[2 * i + 1] = static_cast<uint16_t>(32 + i);
+    high[2 * i] = static_cast<uint16_t>(16 + i);
+    high[2 * i + 1] = static_cast<uint16_t>(48 + i);
+  }
+  const __m512i low_index = _mm512_load_si512(low), high_index = _mm512_load_si512(high);
+  const int64_t stride = args.step->kv_slot_stride;
+  for (int j = 0; j < padded; j += 2) {
+    const uint16_t* even = j < num_keys ? pool + slots[j] * stride : nullptr;
+    const uint16_t* odd = j + 1 < num_keys ? pool + slots[j + 1] * stride : nullptr;
+    uint16_t* row = out + j / 32 * 512 + j % 32 / 2 * 32;
+    for (int h = 0; h < heads; ++h)
+      for (int c = 0; c < chunks; ++c) {
+        const int at = h * d + c * 32, left = d - c * 32;
+        const __m512i zero = _mm512_setzero_si512();
+        const __m512i a = even == nullptr ? zero : load_chunk(even + at, left);
+        const __m512i b = odd == nullptr ? zero : load_chunk(odd + at, left);
+        uint16_t* tile = row + (h * tiles + 2 * c) * kTileStep;
+        _mm512_store_si512(tile, _mm512_permutex2var_epi16(a, low_index, b));
+        if (left > 16)
+          _mm512_store_si512(tile + kTileStep, _mm512_permutex2var_epi16(a, high_index, b));
+      }
+  }
+}
+
+}  // namespace RT_ISA
+}  // namespace rt

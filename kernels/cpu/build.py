@@ -1,0 +1,122 @@
+"""Compiles the CPU engine into one shared library, once, and keeps it in the user's cache.
+
+The library's name is a hash of the sources, the compiler's version and its flags, so a changed
+source or compiler builds anew and two processes that build at once cannot harm each other. Every
+instruction set is compiled in, whatever this processor has; the choice is made at run time.
+
+Sanitizer build: `RUNTIME_CPU_SANITIZE=address python -m runtime.kernels.cpu.build` prints the
+library's path; run tests with that variable set and LD_PRELOAD=$(g++ -print-file-name=libasan.so).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_FOLDER = Path(__file__).resolve().parent
+_FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast"]
+_WARNINGS = ["-Wall", "-Wextra", "-Werror=return-type", "-Wno-psabi", "-Wno-unused-function"]
+_AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+_AVX512 = [*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
+_AVX512_BF16 = [*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi"]
+_ISA_FLAGS = {
+    "isa_avx2": _AVX2,
+    "isa_avx512": _AVX512,
+    "isa_avx512bf16": _AVX512_BF16,
+    "isa_amx": [*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
+}
+
+
+class NoCompiler(RuntimeError):
+    """There is no C++ compiler on this machine."""
+
+
+class BuildFailed(RuntimeError):
+    """The compiler refused the sources; the text holds its first lines."""
+
+
+def library_path() -> Path:
+    """Return the path of the built library, building it first where it is not cached.
+
+    Raises NoCompiler or BuildFailed.
+    """
+    compiler = _find_compiler()
+    flags = [*_FLAGS, *_sanitize_flags()]
+    target = _cache_folder() / f"cpu-{_build_key(compiler, flags)}.so"
+    if not target.exists():
+        _build(compiler, flags, target)
+    return target
+
+
+def _find_compiler() -> str:
+    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+        if name and (path := shutil.which(name)):
+            return path
+    raise NoCompiler(
+        "no C++ compiler found (looked for $CXX, g++, clang++, c++); install g++ 11 or newer, "
+        "or choose --attention-backend torch_reference"
+    )
+
+
+def _sanitize_flags() -> list[str]:
+    kind = os.environ.get("RUNTIME_CPU_SANITIZE", "")
+    if not kind:
+        return []
+    return [f"-fsanitize={kind}", "-fno-omit-frame-pointer", "-g", "-O1"]
+
+
+def _cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "radix-runtime"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _build_key(compiler: str, flags: list[str]) -> str:
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+    digest = hashlib.sha256()
+    digest.update("\n".join([version.stdout, platform.machine(), *flags, repr(_ISA_FLAGS)]).encode())
+    for source in sorted([*_FOLDER.glob("*.cpp"), *_FOLDER.glob("*.h")]):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()[:20]
+
+
+def _translation_units() -> list[Path]:
+    units = sorted(_FOLDER.glob("*.cpp"))
+    if platform.machine() in ("x86_64", "AMD64"):
+        return units
+    return [unit for unit in units if unit.stem not in _ISA_FLAGS]
+
+
+def _build(compiler: str, flags: list[str], target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        units = _translation_units()
+        # The large units first, so that none of them ends alone.
+        units.sort(key=lambda unit: unit.stem not in _ISA_FLAGS)
+        objects = [Path(folder) / f"{unit.stem}.o" for unit in units]
+
+        def compile_unit(unit: Path, output: Path) -> None:
+            isa = _ISA_FLAGS.get(unit.stem, [])
+            _run([compiler, *flags, *_WARNINGS, *isa, "-c", str(unit), "-o", str(output)])
+
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+            list(pool.map(compile_unit, units, objects))
+        linked = Path(folder) / "linked.so"
+        _run([compiler, *flags, "-shared", *map(str, objects), "-o", str(linked), "-lpthread"])
+        os.replace(linked, target)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BuildFailed(f"{' '.join(command)}\n{done.stderr[:4000]}")
+
+
+if __name__ == "__main__":
+    print(library_path())

@@ -1,0 +1,61 @@
+// The functions one instruction set provides; a model picks one table when it is created.
+#pragma once
+
+#include "abi.h"
+#include "attention_plan.h"
+#include "linear.h"
+
+namespace rt {
+
+struct RopeArgs {
+  const float* cos;
+  const float* sin;
+  const float* q_norm;  // [head_dim] or null
+  const float* k_norm;
+  int num_heads, num_kv_heads, head_dim, rotary_dim;
+  int q_stride;  // elements per head of the query buffer, >= head_dim, the rest zero
+  bool as_f32;
+  float eps;
+};
+
+// One layer's attention over the whole ragged batch.
+struct AttentionArgs {
+  const RtStep* step;
+  const AttentionPlan* plan;
+  const void* q;  // [T, num_heads, q_stride]
+  const void* k;  // this layer's pool
+  const void* v;
+  int num_heads, num_kv_heads, head_dim, q_stride;
+  bool as_f32;
+  float scale;
+  // One of the two: bf16 activations written in place, or plain rows for any other format.
+  const Activation* out_activation;
+  float* out_rows;  // [T, num_heads * head_dim]
+  // Partial results of units that do not see all keys, see attention_plan.h.
+  float* partial_o;
+  float* partial_max;
+  float* partial_sum;
+};
+
+struct KernelTable {
+  void (*linear_unit)(const LinearArgs&, const LinearUnit&, ThreadScratch&);
+  void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
+  void (*write_row)(const Activation& act, int m, const float* row);
+  void (*rope_and_store)(const RopeArgs&, float* qkv, int64_t position, void* q_out, void* k_out,
+                         void* v_out);
+  // Units [0, plan.num_units) in any order on any thread, a barrier, then the merge units.
+  void (*attention_unit)(const AttentionArgs&, int unit, ThreadScratch&);
+  void (*attention_merge)(const AttentionArgs&, int unit);
+  void (*logits_stats)(const float* row, int64_t n, float* log_sum_exp, int32_t* argmax);
+  void (*enter)(ThreadScratch&);  // before and after a thread's part of a step
+  void (*leave)(ThreadScratch&);
+  bool splits_attention;  // whether attention_unit understands partial units
+};
+
+const KernelTable& scalar_table();
+const KernelTable& avx2_table();
+const KernelTable& avx512_table();
+const KernelTable& avx512bf16_table();
+const KernelTable& amx_table();
+
+}  // namespace rt

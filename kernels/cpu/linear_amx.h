@@ -1,0 +1,169 @@
+// bf16 linear units on AMX tiles: 32 x 32 outputs at a time, or one row block against four panels.
+//
+// Tiles are used for one row too: a tile load keeps up with memory, and one instruction family for
+// every M is what makes an output's bits independent of the batch (AVX-512's bf16 dot product
+// rounds differently).
+#pragma once
+
+#include "amx_tiles.h"
+#include <cstdlib>
+#include "epilogue.h"
+
+namespace rt {
+namespace RT_ISA {
+
+// Weights come straight from memory when few rows use them; the hardware prefetcher alone leaves a
+// fifth of the bandwidth unused.
+constexpr int kPrefetchBytes = 2048;
+
+RT_INLINE void prefetch_tile(const uint8_t* p) {
+  for (int line = 0; line < 16; ++line)
+    _mm_prefetch(reinterpret_cast<const char*>(p + kPrefetchBytes + line * 64), _MM_HINT_T0);
+}
+
+// Rows [m0, m0 + <=16) against up to four panels; results in tiles[0 .. count).
+static void few_rows(const Activation& in, int m0, const uint8_t* const* panel, int count,
+                     ThreadScratch& scratch) {
+  const int kt = in.k_padded / kKBlock;
+  const uint16_t* a = in.bf16_at(m0, 0);
+  const int a_step = in.tile_rows * kKBlock;
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  if (count == 4) {
+    const uint8_t *b0 = panel[0], *b1 = panel[1], *b2 = panel[2], *b3 = panel[3];
+    for (int k = 0; k < kt; ++k, a += a_step) {
+      const int at = k * 1024;
+      _tile_loadd(4, a, 64);
+      prefetch_tile(b0 + at);
+      _tile_loadd(5, b0 + at, 64);
+      _tile_dpbf16ps(0, 4, 5);
+      prefetch_tile(b1 + at);
+      _tile_loadd(6, b1 + at, 64);
+      _tile_dpbf16ps(1, 4, 6);
+      prefetch_tile(b2 + at);
+      _tile_loadd(7, b2 + at, 64);
+      _tile_dpbf16ps(2, 4, 7);
+      prefetch_tile(b3 + at);
+      _tile_loadd(5, b3 + at, 64);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+    _tile_stored(0, scratch.tiles[0], 64);
+    _tile_stored(1, scratch.tiles[1], 64);
+    _tile_stored(2, scratch.tiles[2], 64);
+    _tile_stored(3, scratch.tiles[3], 64);
+    return;
+  }
+  for (int p = 0; p < count; ++p) {
+    const uint16_t* ap = a;
+    _tile_zero(0);
+    for (int k = 0; k < kt; ++k, ap += a_step) {
+      _tile_loadd(4, ap, 64);
+      prefetch_tile(panel[p] + k * 1024);
+      _tile_loadd(5, panel[p] + k * 1024, 64);
+      _tile_dpbf16ps(0, 4, 5);
+    }
+    _tile_stored(0, scratch.tiles[p], 64);
+  }
+}
+
+// Rows [m0, m0 + 17..32) against two panels: tiles[0..1] are the first panel's rows, [2..3] the
+// second's. `ahead` walks the weights of the next unit while this one computes.
+static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uint8_t* b1,
+                      const uint8_t*& ahead, int ahead_lines, ThreadScratch& scratch) {
+  const int kt = in.k_padded / kKBlock;
+  const uint16_t* a0 = in.bf16_at(m0, 0);
+  const uint16_t* a1 = in.bf16_at(m0 + kTileRows, 0);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int k = 0; k < kt; ++k, a0 += 512, a1 += 512, b0 += 1024, b1 += 1024) {
+    _tile_loadd(6, b0, 64);
+    _tile_loadd(4, a0, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, a1, 64);
+    _tile_dpbf16ps(1, 5, 6);
+    _tile_loadd(7, b1, 64);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+    for (int line = 0; line < ahead_lines; ++line, ahead += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
+  }
+  _tile_stored(0, scratch.tiles[0], 64);
+  _tile_stored(1, scratch.tiles[1], 64);
+  _tile_stored(2, scratch.tiles[2], 64);
+  _tile_stored(3, scratch.tiles[3], 64);
+}
+
+struct PanelRef {
+  int part, panel;
+};
+
+// The panels of a unit in the order they are computed; gate and up alternate.
+RT_INLINE PanelRef panel_of(const LinearArgs& args, const LinearUnit& unit, int index) {
+  if (args.is_gated()) return {index % 2, unit.first_panel + index / 2};
+  return {unit.part, unit.first_panel + index};
+}
+
+static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
+                             ThreadScratch& scratch) {
+  const Activation& in = *args.input;
+  const int panels = unit.num_panels * (args.is_gated() ? 2 : 1);
+  const int rows = unit.m1 - unit.m0;
+  const int full_end = unit.m0 + rows / 32 * 32;
+  const int tail = unit.m1 - full_end;
+  const uint8_t* panel[4];
+  PanelRef ref[4];
+  const bool stream = rows <= kTileRows;
+  const int step = stream ? 4 : 2;
+  for (int p = 0; p < panels; p += step) {
+    const int count = panels - p < step ? panels - p : step;
+    for (int i = 0; i < count; ++i) {
+      ref[i] = panel_of(args, unit, p + i);
+      panel[i] = args.weight[ref[i].part]->panel(ref[i].panel);
+    }
+    // What this pass of all rows should pull into L2: the panels right behind these.
+    const uint8_t* ahead = panel[count - 1] + args.weight[ref[0].part]->panel_bytes;
+    const int passes = rows / 32 > 0 ? rows / 32 : 1;
+    const int ahead_lines = getenv("PF") ? 0 : rows >= 64 ? (32 + passes - 1) / passes : 0;
+    for (int m = unit.m0; m < unit.m1; m += 32) {
+      const int here = m < full_end ? 32 : tail;
+      if (here <= kTileRows || count == 1) {
+        for (int part_m = m; part_m < m + here; part_m += kTileRows) {
+          const int r = m + here - part_m < kTileRows ? m + here - part_m : kTileRows;
+          configure(scratch, tile_shape(r, r));
+          few_rows(in, part_m, panel, count, scratch);
+          for (int i = 0; i < count; ++i) {
+            if (args.is_gated()) {
+              finish_gated(args, ref[i].panel, part_m, r, scratch.tiles[i], scratch.tiles[i + 1]);
+              ++i;
+            } else {
+              finish_tile(args, scratch, ref[i].part, ref[i].panel, part_m, r, scratch.tiles[i]);
+            }
+          }
+        }
+        continue;
+      }
+      configure(scratch, tile_shape(kTileRows, here - kTileRows));
+      many_rows(in, m, panel[0], panel[1], ahead, ahead_lines, scratch);
+      const int second = here - kTileRows;
+      if (args.is_gated()) {
+        finish_gated(args, ref[0].panel, m, kTileRows, scratch.tiles[0], scratch.tiles[2]);
+        finish_gated(args, ref[0].panel, m + kTileRows, second, scratch.tiles[1],
+                     scratch.tiles[3]);
+      } else {
+        finish_tile(args, scratch, ref[0].part, ref[0].panel, m, kTileRows, scratch.tiles[0]);
+        finish_tile(args, scratch, ref[0].part, ref[0].panel, m + kTileRows, second,
+                    scratch.tiles[1]);
+        finish_tile(args, scratch, ref[1].part, ref[1].panel, m, kTileRows, scratch.tiles[2]);
+        finish_tile(args, scratch, ref[1].part, ref[1].panel, m + kTileRows, second,
+                    scratch.tiles[3]);
+      }
+    }
+  }
+}
+
+}  // namespace RT_ISA
+}  // namespace rt

@@ -1,0 +1,176 @@
+#include "packing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "gguf_blocks.h"
+#include "quant_layout.h"
+
+namespace rt {
+namespace {
+
+float bf16_value(uint16_t h) {
+  const uint32_t u = static_cast<uint32_t>(h) << 16;
+  float f;
+  memcpy(&f, &u, 4);
+  return f;
+}
+
+uint16_t bf16_bits(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  if ((u & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(u >> 16 | 0x40);
+  return static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+int64_t bf16_index(int64_t k, int column) {
+  return (k / 32 * 16 + k % 32 / 2) * 32 + column * 2 + k % 2;
+}
+
+int64_t w8a8_index(int64_t k, int column) {
+  return (k / 64 * 16 + k % 64 / 4) * 64 + column * 4 + k % 4;
+}
+
+void pack_bf16_row(const void* data, int32_t dtype, int64_t row, int64_t cols, int column,
+                   float* values, uint16_t* panel) {
+  if (dtype == RT_BF16) {
+    const uint16_t* source = static_cast<const uint16_t*>(data) + row * cols;
+    int64_t k = 0;
+    for (; k + 2 <= cols; k += 2) memcpy(panel + bf16_index(k, column), source + k, 4);
+    if (k < cols) panel[bf16_index(k, column)] = source[k];
+    return;
+  }
+  read_source_row(data, dtype, row, cols, values);
+  for (int64_t k = 0; k < cols; ++k) panel[bf16_index(k, column)] = bf16_bits(values[k]);
+}
+
+void pack_w8a8_row(const float* values, int64_t cols, int column, int8_t* panel, float* scale) {
+  float top = 0.0f;
+  for (int64_t k = 0; k < cols; ++k) top = std::max(top, std::fabs(values[k]));
+  *scale = top / 127.0f;
+  const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+  for (int64_t k = 0; k < cols; ++k)
+    panel[w8a8_index(k, column)] = static_cast<int8_t>(std::lrintf(values[k] * inverse));
+}
+
+}  // namespace
+
+WeightKind weight_kind(int32_t dtype, int32_t weight_format, int32_t compute_dtype) {
+  const bool is_float = dtype == RT_F32 || dtype == RT_F16 || dtype == RT_BF16;
+  if (weight_format == RT_W8A8)
+    return is_float && compute_dtype == RT_BF16 ? WeightKind::kW8A8 : WeightKind::kNone;
+  if (weight_format != RT_KEEP) return WeightKind::kNone;
+  // In f32 every source is widened: that mode is for exactness, not size.
+  if (compute_dtype == RT_F32)
+    return is_float || block_bytes(dtype) > 0 ? WeightKind::kF32 : WeightKind::kNone;
+  if (is_float) return WeightKind::kBf16;
+  switch (dtype) {
+    case RT_Q4_0: return WeightKind::kQ4_0;
+    case RT_Q4_1: return WeightKind::kQ4_1;
+    case RT_Q8_0: return WeightKind::kQ8_0;
+    // K-quants have no integer kernel here; they are widened to bf16 at load.
+    case RT_Q4_K:
+    case RT_Q6_K: return WeightKind::kBf16;
+    default: return WeightKind::kNone;
+  }
+}
+
+uint32_t activation_format(WeightKind kind) {
+  switch (kind) {
+    case WeightKind::kNone: return 0;
+    case WeightKind::kBf16: return kActBf16;
+    case WeightKind::kF32: return kActF32;
+    case WeightKind::kW8A8: return kActRowQ8;
+    default: return kActQ8;
+  }
+}
+
+int64_t source_row_bytes(int32_t dtype, int64_t cols) {
+  if (dtype == RT_F32) return cols * 4;
+  if (dtype == RT_F16 || dtype == RT_BF16) return cols * 2;
+  return cols / block_values(dtype) * block_bytes(dtype);
+}
+
+void read_source_row(const void* data, int32_t dtype, int64_t row, int64_t cols, float* out) {
+  const uint8_t* source = static_cast<const uint8_t*>(data) + row * source_row_bytes(dtype, cols);
+  if (dtype == RT_F32) {
+    memcpy(out, source, sizeof(float) * static_cast<size_t>(cols));
+  } else if (dtype == RT_BF16 || dtype == RT_F16) {
+    const uint16_t* h = reinterpret_cast<const uint16_t*>(source);
+    for (int64_t k = 0; k < cols; ++k) out[k] = dtype == RT_BF16 ? bf16_value(h[k]) : f16_value(h[k]);
+  } else {
+    dequantise_row(source, dtype, cols, out);
+  }
+}
+
+PackedWeight pack_weight(const void* data, int32_t dtype, int64_t rows, int64_t cols,
+                         WeightKind kind, ThreadPool& pool) {
+  PackedWeight w;
+  w.kind = kind;
+  w.n = static_cast<int>(rows);
+  w.k = static_cast<int>(cols);
+  w.k_padded = static_cast<int>(round_up(cols, kind == WeightKind::kW8A8 ? 64 : kKBlock));
+  w.num_panels = static_cast<int>((rows + kPanel - 1) / kPanel);
+  const size_t k_padded = static_cast<size_t>(w.k_padded);
+  switch (kind) {
+    case WeightKind::kBf16: w.panel_bytes = k_padded * kPanel * 2; break;
+    case WeightKind::kF32: w.panel_bytes = k_padded * kPanel * 4; break;
+    case WeightKind::kW8A8: w.panel_bytes = k_padded * kPanel; break;
+    default: w.panel_bytes = k_padded / kKBlock * quant_block_bytes(kind); break;
+  }
+  // Room behind the last panel: kernels may load whole vectors past its end.
+  w.data.reserve(w.panel_bytes * static_cast<size_t>(w.num_panels) + 4096);
+  if (kind == WeightKind::kW8A8)
+    w.scales.reserve(static_cast<size_t>(w.num_panels) * kPanel * sizeof(float));
+  pool.run([&](int) {
+    std::vector<float> values(k_padded);
+    for (int p = pool.claim(); p < w.num_panels; p = pool.claim()) {
+      uint8_t* panel = w.data.as<uint8_t>() + static_cast<size_t>(p) * w.panel_bytes;
+      for (int column = 0; column < kPanel && p * kPanel + column < w.n; ++column) {
+        const int64_t row = p * kPanel + column;
+        if (kind == WeightKind::kBf16) {
+          pack_bf16_row(data, dtype, row, cols, column, values.data(),
+                        reinterpret_cast<uint16_t*>(panel));
+        } else if (kind == WeightKind::kF32) {
+          read_source_row(data, dtype, row, cols, values.data());
+          for (int64_t k = 0; k < cols; ++k)
+            reinterpret_cast<float*>(panel)[k * kPanel + column] = values[k];
+        } else if (kind == WeightKind::kW8A8) {
+          read_source_row(data, dtype, row, cols, values.data());
+          pack_w8a8_row(values.data(), cols, column, reinterpret_cast<int8_t*>(panel),
+                        w.scales.as<float>() + row);
+        } else {
+          pack_quant_row(kind, static_cast<const uint8_t*>(data) + row * source_row_bytes(dtype, cols),
+                         cols, column, panel);
+        }
+      }
+    }
+  });
+  return w;
+}
+
+void unpack_row(const PackedWeight& w, int64_t n, float* out) {
+  const uint8_t* panel = w.panel(static_cast<int>(n / kPanel));
+  const int column = static_cast<int>(n % kPanel);
+  switch (w.kind) {
+    case WeightKind::kBf16:
+      for (int k = 0; k < w.k; ++k)
+        out[k] = bf16_value(reinterpret_cast<const uint16_t*>(panel)[bf16_index(k, column)]);
+      return;
+    case WeightKind::kF32:
+      for (int k = 0; k < w.k; ++k)
+        out[k] = reinterpret_cast<const float*>(panel)[static_cast<int64_t>(k) * kPanel + column];
+      return;
+    case WeightKind::kW8A8: {
+      const float scale = w.scales.as<float>()[n];
+      for (int k = 0; k < w.k; ++k)
+        out[k] = scale * static_cast<float>(reinterpret_cast<const int8_t*>(panel)[w8a8_index(k, column)]);
+      return;
+    }
+    default: unpack_quant_row(w.kind, panel, w.k, column, out);
+  }
+}
+
+}  // namespace rt

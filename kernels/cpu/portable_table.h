@@ -1,0 +1,26 @@
+// The kernel table of an instruction set without tiles; included by isa_*.cpp.
+#pragma once
+
+#include "attention_portable.h"
+#include "float_mode.h"
+#include "linear_portable.h"
+#include "row_ops.h"
+
+namespace rt {
+namespace RT_ISA {
+
+static void linear_unit(const LinearArgs& args, const LinearUnit& unit, ThreadScratch& scratch) {
+  linear_unit_float(args, unit, scratch);
+}
+
+static void enter_portable(ThreadScratch& scratch) { enter_float_mode(scratch); }
+static void leave_portable(ThreadScratch& scratch) { leave_float_mode(scratch); }
+static void no_merge(const AttentionArgs&, int) {}
+
+static const KernelTable portable_table = {
+    linear_unit,    rms_norm,       write_row,      rope_and_store, attention_unit_portable,
+    no_merge,       logits_stats,   enter_portable, leave_portable, false,
+};
+
+}  // namespace RT_ISA
+}  // namespace rt

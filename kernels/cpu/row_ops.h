@@ -1,0 +1,168 @@
+// Work on single rows: normalisation, rotation, and writing activations in the layouts kernels read.
+//
+// Included per instruction set. Each function's result depends on its own row only.
+#pragma once
+
+#include "kernel_table.h"
+#include "simd.h"
+
+namespace rt {
+namespace RT_ISA {
+
+RT_INLINE float sum_of_squares(const float* x, int n) {
+  Vec acc = {};
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) acc = load(x + i) * load(x + i) + acc;
+  float sum = sum_lanes(acc);
+  for (; i < n; ++i) sum = x[i] * x[i] + sum;
+  return sum;
+}
+
+static void rms_norm(const float* x, const float* weight, int n, float eps, float* out) {
+  const float scale = 1.0f / __builtin_sqrtf(sum_of_squares(x, n) / static_cast<float>(n) + eps);
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, load(x + i) * scale * load(weight + i));
+  for (; i < n; ++i) out[i] = x[i] * scale * weight[i];
+}
+
+static void write_row_bf16(const Activation& act, int m, const float* row) {
+  for (int k0 = 0; k0 < act.k_padded; k0 += kKBlock) {
+    uint16_t* out = act.bf16_at(m, k0);
+    if (k0 + kKBlock <= act.k) {
+      for (int i = 0; i < kKBlock; i += kLanes) store_bf16(out + i, load(row + k0 + i));
+    } else {
+      for (int i = 0; i < kKBlock; ++i) out[i] = k0 + i < act.k ? f32_to_bf16(row[k0 + i]) : 0;
+    }
+  }
+}
+
+RT_INLINE float max_abs(const float* x, int n) {
+  float top = 0.0f;
+  for (int i = 0; i < n; ++i) top = __builtin_fabsf(x[i]) > top ? __builtin_fabsf(x[i]) : top;
+  return top;
+}
+
+// Symmetric 8-bit: x ~ scale * q, q in [-127, 127]; returns the scale, fills q, zero past n.
+RT_INLINE float quantise(const float* x, int n, int padded, int8_t* q) {
+  const float scale = max_abs(x, n) / 127.0f;
+  const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+  const float magic = 12582912.0f;
+  for (int i = 0; i < n; ++i) {
+    const float rounded = (x[i] * inverse + magic) - magic;
+    q[i] = static_cast<int8_t>(static_cast<int32_t>(rounded));
+  }
+  for (int i = n; i < padded; ++i) q[i] = 0;
+  return scale;
+}
+
+static void write_row_q8(const Activation& act, int m, const float* row) {
+  const int blocks = act.k_padded / kKBlock;
+  for (int b = 0; b < blocks; ++b) {
+    const int left = act.k - b * kKBlock;
+    int8_t* q = act.q8_at(m, b * kKBlock);
+    const int64_t at = static_cast<int64_t>(m) * blocks + b;
+    act.q8_scale[at] = quantise(row + b * kKBlock, left < kKBlock ? left : kKBlock, kKBlock, q);
+    int32_t sum = 0;
+    for (int i = 0; i < kKBlock; ++i) sum += q[i];
+    act.q8_sum[at] = sum;
+  }
+}
+
+static void write_row_row_q8(const Activation& act, int m, const float* row) {
+  const float scale = max_abs(row, act.k) / 127.0f;
+  const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+  const float magic = 12582912.0f;
+  act.row_scale[m] = scale;
+  for (int k0 = 0; k0 < act.k_padded; k0 += 64) {
+    int8_t* q = act.row_q8_at(m, k0);
+    for (int i = 0; i < 64; ++i) {
+      const float x = k0 + i < act.k ? row[k0 + i] : 0.0f;
+      q[i] = static_cast<int8_t>(static_cast<int32_t>((x * inverse + magic) - magic));
+    }
+  }
+}
+
+static void write_row(const Activation& act, int m, const float* row) {
+  if (act.formats & kActBf16) write_row_bf16(act, m, row);
+  if (act.formats & kActQ8) write_row_q8(act, m, row);
+  if (act.formats & kActRowQ8) write_row_row_q8(act, m, row);
+  if (act.formats & kActF32) {
+    float* out = act.f32 + static_cast<int64_t>(m) * act.k_padded;
+    if (out != row) memcpy(out, row, sizeof(float) * static_cast<size_t>(act.k));
+  }
+}
+
+// Rotates pairs (i, i + half) of the first 2 * half values: the "rotate half" convention.
+RT_INLINE void rotate(float* x, const float* cos, const float* sin, int half) {
+  int i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    const Vec a = load(x + i), b = load(x + half + i), c = load(cos + i), s = load(sin + i);
+    store(x + i, a * c - b * s);
+    store(x + half + i, b * c + a * s);
+  }
+  for (; i < half; ++i) {
+    const float a = x[i], b = x[half + i];
+    x[i] = a * cos[i] - b * sin[i];
+    x[half + i] = b * cos[i] + a * sin[i];
+  }
+}
+
+RT_INLINE void write_vector(const float* x, int n, int padded, bool as_f32, void* out) {
+  if (as_f32) {
+    memcpy(out, x, sizeof(float) * static_cast<size_t>(n));
+    return;
+  }
+  uint16_t* h = static_cast<uint16_t*>(out);
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store_bf16(h + i, load(x + i));
+  for (; i < n; ++i) h[i] = f32_to_bf16(x[i]);
+  for (; i < padded; ++i) h[i] = 0;
+}
+
+// One token: norm and rotate q and k, then store q for attention and k, v into the pool.
+static void rope_and_store(const RopeArgs& args, float* qkv, int64_t position, void* q_out,
+                           void* k_out, void* v_out) {
+  const int d = args.head_dim, half = args.rotary_dim / 2;
+  const float* cos = args.cos + position * half;
+  const float* sin = args.sin + position * half;
+  const size_t item = args.as_f32 ? 4 : 2;
+  char* q_at = static_cast<char*>(q_out);
+  char* k_at = static_cast<char*>(k_out);
+  for (int h = 0; h < args.num_heads; ++h, q_at += item * static_cast<size_t>(args.q_stride)) {
+    float* x = qkv + h * d;
+    if (args.q_norm != nullptr) rms_norm(x, args.q_norm, d, args.eps, x);
+    rotate(x, cos, sin, half);
+    write_vector(x, d, args.q_stride, args.as_f32, q_at);
+  }
+  for (int h = 0; h < args.num_kv_heads; ++h, k_at += item * static_cast<size_t>(d)) {
+    float* x = qkv + (args.num_heads + h) * d;
+    if (args.k_norm != nullptr) rms_norm(x, args.k_norm, d, args.eps, x);
+    rotate(x, cos, sin, half);
+    write_vector(x, d, d, args.as_f32, k_at);
+  }
+  const int kv = args.num_kv_heads * d;
+  write_vector(qkv + (args.num_heads + args.num_kv_heads) * d, kv, kv, args.as_f32, v_out);
+}
+
+static void logits_stats(const float* row, int64_t n, float* log_sum_exp, int32_t* argmax) {
+  Vec top = splat(row[0]);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) top = max(top, load(row + i));
+  float best = max_lanes(top);
+  for (; i < n; ++i) best = row[i] > best ? row[i] : best;
+  if (argmax != nullptr) {
+    int64_t at = 0;
+    while (at < n - 1 && row[at] != best) ++at;
+    *argmax = static_cast<int32_t>(at);
+  }
+  if (log_sum_exp == nullptr) return;
+  const float shift = best * kLog2E;
+  Vec sum = {};
+  for (i = 0; i + kLanes <= n; i += kLanes) sum = sum + exp2_of(load(row + i) * kLog2E - shift);
+  float total = sum_lanes(sum);
+  for (; i < n; ++i) total += exp2_of(row[i] * kLog2E - shift);
+  *log_sum_exp = best + __builtin_logf(total);
+}
+
+}  // namespace RT_ISA
+}  // namespace rt

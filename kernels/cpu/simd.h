@@ -1,0 +1,115 @@
+// Width-agnostic float vectors from compiler vector extensions.
+//
+// Included only by files compiled for one instruction set, inside namespace rt::RT_ISA, so that no
+// function compiled for a wider machine can be picked by the linker for a narrower one.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define RT_LANES 16
+#elif defined(__AVX2__)
+#include <immintrin.h>
+#define RT_LANES 8
+#else
+#define RT_LANES 4
+#endif
+
+#define RT_INLINE static inline __attribute__((always_inline))
+
+namespace rt {
+namespace RT_ISA {
+
+constexpr int kLanes = RT_LANES;
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
+typedef int32_t VecI __attribute__((vector_size(kLanes * 4)));
+typedef uint32_t VecU __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t VecH __attribute__((vector_size(kLanes * 2)));
+
+template <class T>
+RT_INLINE T load_as(const void* p) {
+  T v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T>
+RT_INLINE void store_as(void* p, T v) {
+  memcpy(p, &v, sizeof v);
+}
+RT_INLINE Vec load(const float* p) { return load_as<Vec>(p); }
+RT_INLINE void store(float* p, Vec v) { store_as(p, v); }
+RT_INLINE Vec splat(float x) { return x - Vec{}; }
+RT_INLINE VecU bits(Vec v) { return (VecU)v; }
+
+RT_INLINE float bf16_to_f32(uint16_t h) {
+  const uint32_t u = static_cast<uint32_t>(h) << 16;
+  float f;
+  memcpy(&f, &u, 4);
+  return f;
+}
+// Round to nearest even; NaN keeps its sign and stays NaN.
+RT_INLINE uint16_t f32_to_bf16(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  if ((u & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(u >> 16 | 0x40);
+  return static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+RT_INLINE Vec load_bf16(const uint16_t* p) {
+  return (Vec)(__builtin_convertvector(load_as<VecH>(p), VecU) << 16);
+}
+RT_INLINE void store_bf16(uint16_t* p, Vec v) {
+  const VecU u = bits(v);
+  const VecU rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+  const VecU quiet = u >> 16 | 0x40;
+  const VecU is_nan = (VecU)((u & 0x7fffffff) > 0x7f800000);
+  store_as(p, __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), VecH));
+}
+
+RT_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+RT_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
+
+// Sum of the lanes in one fixed tree order.
+RT_INLINE float sum_lanes(Vec v) {
+  float t[kLanes];
+  store(t, v);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) t[i] += t[i + width];
+  return t[0];
+}
+RT_INLINE float max_lanes(Vec v) {
+  float t[kLanes];
+  store(t, v);
+  float m = t[0];
+  for (int i = 1; i < kLanes; ++i) m = t[i] > m ? t[i] : m;
+  return m;
+}
+
+// 2^x for x <= 126, exact at 0; below -126 it is 2^-126. Relative error about 2e-7.
+RT_INLINE Vec exp2_of(Vec x) {
+  x = max(splat(-126.0f), x);  // this order lets NaN through
+  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec t = x + magic;
+  const Vec f = x - (t - magic);
+  Vec p = splat(1.5403530e-4f);
+  p = p * f + 1.3333558e-3f;
+  p = p * f + 9.6181291e-3f;
+  p = p * f + 5.5504109e-2f;
+  p = p * f + 2.4022651e-1f;
+  p = p * f + 6.9314718e-1f;
+  p = p * f + 1.0f;
+  return (Vec)(bits(p) + (bits(t) << 23));
+}
+RT_INLINE float exp2_of(float x) { return exp2_of(splat(x))[0]; }
+
+constexpr float kLog2E = 1.44269504f;
+
+RT_INLINE Vec silu(Vec x) {
+  // The clamp keeps 2^y finite; silu(-88) is 0 in f32 anyway.
+  const Vec e = exp2_of(max(min(x * -kLog2E, splat(126.0f)), splat(-126.0f)));
+  return x / (1.0f + e);
+}
+
+}  // namespace RT_ISA
+}  // namespace rt

@@ -1,0 +1,93 @@
+"""Builds the C++ engine's model from a folder: tensor by tensor, with one copy of the weights."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from runtime.kernels.cpu.abi_types import TensorId
+from runtime.kernels.cpu.library import CpuModel, CpuModelConfig
+
+from ..layers.rotary import RotaryAngles
+from ..loading.model_config import ModelConfig
+from ..loading.weights import stream_weights
+from ..models.registry import build_model
+
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_MODEL_TENSORS = {
+    "model.embed_tokens.weight": TensorId.EMBEDDING,
+    "lm_head.weight": TensorId.LM_HEAD,
+    "model.norm.weight": TensorId.FINAL_NORM,
+}
+_LAYER_TENSORS = {
+    "input_layernorm.weight": TensorId.ATTN_NORM,
+    "self_attn.q_proj.weight": TensorId.Q,
+    "self_attn.k_proj.weight": TensorId.K,
+    "self_attn.v_proj.weight": TensorId.V,
+    "self_attn.q_proj.bias": TensorId.Q_BIAS,
+    "self_attn.k_proj.bias": TensorId.K_BIAS,
+    "self_attn.v_proj.bias": TensorId.V_BIAS,
+    "self_attn.q_norm.weight": TensorId.Q_NORM,
+    "self_attn.k_norm.weight": TensorId.K_NORM,
+    "self_attn.o_proj.weight": TensorId.O,
+    "self_attn.o_proj.bias": TensorId.O_BIAS,
+    "post_attention_layernorm.weight": TensorId.MLP_NORM,
+    "mlp.gate_proj.weight": TensorId.GATE,
+    "mlp.up_proj.weight": TensorId.UP,
+    "mlp.down_proj.weight": TensorId.DOWN,
+}
+
+
+def native_serves(config: ModelConfig, dtype: torch.dtype) -> bool:
+    """Whether the engine computes this model in this dtype exactly as the reference means it."""
+    return dtype in (torch.bfloat16, torch.float32) and not config.mlp_bias
+
+
+def load_native_model(
+    folder: Path, config: ModelConfig, dtype: torch.dtype, num_threads: int, max_positions: int
+) -> CpuModel:
+    """Compile or find the engine, and pack the folder's weights into it.
+
+    Raises NoCompiler or BuildFailed (runtime.kernels.cpu.build), and ModelLoadError for weights
+    that do not match config.
+    """
+    model = CpuModel(
+        CpuModelConfig(
+            num_layers=config.num_layers,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            vocab_size=config.vocab_size,
+            max_positions=max_positions,
+            rms_eps=config.rms_norm_eps,
+            tied_embeddings=config.tie_word_embeddings,
+            compute_dtype=dtype,
+            num_threads=num_threads,
+        )
+    )
+    # An empty model of the reference says which tensors there must be, and of which shape.
+    parameters = build_model(config, dtype).parameters()
+    shapes = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+    for name, tensor in stream_weights(folder, shapes):
+        _set_tensor(model, name, tensor)
+    cos, sin = RotaryAngles(config.rope, config.head_dim, torch.device("cpu"))(
+        torch.arange(max_positions)
+    )
+    model.set_tensor(TensorId.ROPE_COS, cos)
+    model.set_tensor(TensorId.ROPE_SIN, sin)
+    model.finalize()
+    return model
+
+
+def _set_tensor(model: CpuModel, name: str, tensor: torch.Tensor) -> None:
+    if tensor.dim() == 1:
+        tensor = tensor.float()
+    match = _LAYER.fullmatch(name)
+    if match is None:
+        model.set_tensor(_MODEL_TENSORS[name], tensor)
+    else:
+        model.set_tensor(_LAYER_TENSORS[match[2]], tensor, layer=int(match[1]))

@@ -1,0 +1,120 @@
+"""load_executor: chooses who computes, by device, model and flags, and loads the model for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from runtime.kernels.cpu.build import BuildFailed, NoCompiler
+
+from ..attention.torch_reference import TorchReferenceAttention
+from ..errors import ConfigError
+from ..loading.model_config import ModelConfig
+from ..loading.weights import load_weights
+from ..memory.kv_pool import KvPool
+from ..models.registry import build_model
+from ..server_args import ServerArgs
+from .forward_batch import Executor
+from .host_limits import usable_cores
+from .kv_budget import plan_kv_tokens
+from .native_executor import NativeExecutor
+from .native_model import load_native_model, native_serves
+from .torch_executor import TorchExecutor
+
+logger = logging.getLogger(__name__)
+
+
+class LoadedExecutor(Executor, Protocol):
+    """An Executor with the facts that a server reports."""
+
+    kv_pool: KvPool
+    weight_bytes: int
+    dtype: torch.dtype
+    backend_name: str
+
+
+def load_executor(folder: Path, config: ModelConfig, args: ServerArgs) -> LoadedExecutor:
+    """Load the model in folder and allot its KV pool: plan_kv_tokens plus one dummy page of slots.
+
+    Sets torch's thread count for this process. Raises ConfigError for flags that cannot be honoured
+    and ModelLoadError for weights that do not match config.
+    """
+    device = _device(args.device)
+    dtype = torch_dtype(config.dtype if args.dtype == "auto" else args.dtype)
+    started = time.monotonic()
+    # Weights are not read yet, so the plan still sees the memory they will take.
+    weight_bytes = sum(tensor.nbytes for tensor in build_model(config, dtype).parameters().values())
+    num_tokens = plan_kv_tokens(args, config, dtype, weight_bytes)
+    kv_pool = KvPool(config, num_tokens + args.page_size, dtype, device)
+    executor = _native(folder, config, args, dtype, kv_pool)
+    if executor is None:
+        executor = _torch(folder, config, args, dtype, kv_pool)
+    logger.info(
+        "loaded %s (%s, %s, %.0f MB of weights) in %.1f s; KV pool of %d tokens, %.0f MB",
+        config.architecture,
+        str(dtype).removeprefix("torch."),
+        executor.backend_name,
+        executor.weight_bytes / 1e6,
+        time.monotonic() - started,
+        num_tokens,
+        kv_pool.num_bytes / 1e6,
+    )
+    return executor
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """bfloat16, float16 or float32 as a torch type."""
+    return {
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+        "float32": torch.float32,
+    }[name]
+
+
+def _native(
+    folder: Path, config: ModelConfig, args: ServerArgs, dtype: torch.dtype, kv_pool: KvPool
+) -> LoadedExecutor | None:
+    """The C++ engine, or None where the torch reference serves instead."""
+    if args.attention_backend == "torch_reference":
+        return None
+    forced = args.attention_backend == "cpu_native"
+    if not native_serves(config, dtype):
+        reason = f"cpu_native does not compute {config.architecture} in {dtype} with these options"
+        _warn_or_refuse(forced, reason)
+        return None
+    max_positions = min(config.context_length, args.context_length or config.context_length)
+    try:
+        model = load_native_model(
+            folder, config, dtype, args.threads or usable_cores(), max_positions
+        )
+    except (NoCompiler, BuildFailed) as error:
+        _warn_or_refuse(forced, str(error))
+        return None
+    # Only sampling is left to torch: a second team of threads would compete with the engine's.
+    torch.set_num_threads(1)
+    return NativeExecutor(model, kv_pool)
+
+
+def _warn_or_refuse(forced: bool, reason: str) -> None:
+    if forced:
+        raise ConfigError(f"--attention-backend is cpu_native: {reason}")
+    logger.warning("%s; the slower torch_reference serves", reason)
+
+
+def _torch(
+    folder: Path, config: ModelConfig, args: ServerArgs, dtype: torch.dtype, kv_pool: KvPool
+) -> LoadedExecutor:
+    torch.set_num_threads(args.threads or usable_cores())
+    model = build_model(config, dtype)
+    weight_bytes = load_weights(folder, model.parameters())
+    return TorchExecutor(model, kv_pool, TorchReferenceAttention(), weight_bytes)
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda":
+        raise ConfigError("--device is cuda, and GPU support is not built yet; use cpu or auto")
+    return torch.device("cpu")

@@ -1,0 +1,233 @@
+"""EngineClient: one iterator per request, an end for each, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+from support.fake_engine import FakeServer
+
+from runtime.srt.errors import BadRequest, EngineDied, Overloaded
+from runtime.srt.messages import AbortRequest, FlushCache, GenerateRequest, TextDelta
+from runtime.srt.processes.engine_client import EngineClient
+from runtime.srt.processes.generation_spec import GenerationSpec
+from runtime.srt.sampling_params import SamplingParams
+
+
+class Observed:
+    """Counts what an observer sees, by request id."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def on_sent(self, request: GenerateRequest) -> None:
+        self.events.append(f"sent {request.rid}")
+
+    def on_delta(self, request: GenerateRequest, delta: TextDelta) -> None:
+        finish = delta.progress.finish
+        if finish is not None:
+            self.events.append(f"{finish.type} {request.rid}")
+
+    def on_lost(self, request: GenerateRequest) -> None:
+        self.events.append(f"lost {request.rid}")
+
+
+def _run(test: Callable[[FakeServer, EngineClient], Awaitable[None]]) -> None:
+    async def go() -> None:
+        server = FakeServer()
+        async with asyncio.timeout(10):
+            await test(server, server.client)
+
+    asyncio.run(go())
+
+
+async def _prepare(client: EngineClient, rid: str, **sampling: Any) -> list[GenerateRequest]:
+    params = SamplingParams(**{"max_new_tokens": 4, **sampling})
+    return await client.prepare(GenerationSpec(prompt="hello", sampling=params, rid=rid))
+
+
+def _stream(client: EngineClient, request: GenerateRequest) -> AsyncGenerator[TextDelta, None]:
+    return cast("AsyncGenerator[TextDelta, None]", client.stream(request))
+
+
+async def _text(client: EngineClient, request: GenerateRequest) -> str:
+    return "".join([delta.text async for delta in client.stream(request)])
+
+
+def test_a_stream_yields_up_to_the_finish_and_leaves_nothing_open() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        (request,) = await _prepare(client, "a")
+
+        deltas = [delta async for delta in client.stream(request)]
+
+        assert "".join(delta.text for delta in deltas) == "abcd"
+        assert [delta.progress.finish is not None for delta in deltas] == [False] * 3 + [True]
+        assert client.num_open_requests == 0
+        assert not client.is_open("a")
+        assert server.engine.aborted == []
+
+    _run(test)
+
+
+def test_leaving_a_stream_aborts_its_request_at_once_and_holds_its_id_until_the_end() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        observed = Observed()
+        client.observers.append(observed)
+        (request,) = await _prepare(client, "a")
+        async with aclosing(_stream(client, request)) as stream:
+            await anext(stream)
+        assert server.engine.aborted == ["a"]
+        assert client.num_open_requests == 0
+
+        with pytest.raises(BadRequest, match="open"):
+            await _prepare(client, "a")
+        await asyncio.sleep(0.01)  # the engine answers the abort
+
+        assert await _text(client, (await _prepare(client, "a"))[0]) == "abcd"
+        assert observed.events == ["sent a", "abort a", "sent a", "length a"]
+
+    _run(test)
+
+
+def test_a_cancelled_task_aborts_its_request() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        server.engine.hold = True
+        (request,) = await _prepare(client, "a")
+        task = asyncio.ensure_future(_text(client, request))
+        await asyncio.sleep(0)
+
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+        assert server.engine.aborted == ["a"]
+
+    _run(test)
+
+
+def test_the_same_id_twice_is_refused_while_the_first_is_open() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        (first,) = await _prepare(client, "a")
+        (second,) = await _prepare(client, "a")  # prepared before the first was sent
+        async with aclosing(_stream(client, first)) as stream:
+            await anext(stream)
+
+            with pytest.raises(BadRequest, match="'a' is still open"):
+                await _text(client, second)
+
+            assert len(server.engine.requests) == 1
+
+    _run(test)
+
+
+def test_abort_matches_ids_exactly_and_all_samples_of_one() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        server.engine.hold = True
+        requests = [
+            *await _prepare(client, "a", n=2),
+            *await _prepare(client, "a-0b"),
+            *await _prepare(client, "ab"),
+        ]
+        tasks = [asyncio.ensure_future(_text(client, request)) for request in requests]
+        await asyncio.sleep(0.01)
+
+        assert not await client.abort("b")
+        assert await client.abort("a")
+        await asyncio.gather(*tasks[:2])
+
+        assert server.engine.aborted == ["a-0", "a-1"]
+        assert client.num_open_requests == 2
+        assert await client.abort(None)
+        await asyncio.gather(*tasks)
+        assert server.engine.received[-1] == AbortRequest(None)
+        assert not await client.abort("a")
+
+    _run(test)
+
+
+def test_death_ends_open_streams_and_calls_and_refuses_new_ones() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        observed = Observed()
+        client.observers.append(observed)
+        server.engine.hold = True
+        (request,) = await _prepare(client, "a")
+        stream = asyncio.ensure_future(_text(client, request))
+        flush = asyncio.ensure_future(client.flush_cache(60))
+        await asyncio.sleep(0)
+
+        client.mark_dead("the scheduler process was killed")
+
+        for waiting in (stream, flush):
+            with pytest.raises(EngineDied, match="killed"):
+                await waiting
+        with pytest.raises(EngineDied, match="killed"):
+            await _prepare(client, "b")
+        with pytest.raises(EngineDied):
+            await client.state()
+        assert client.status == "dead"
+        assert client.num_open_requests == 0
+        assert observed.events == ["sent a", "lost a"]
+        server.engine._running["a"].cancel()
+
+    _run(test)
+
+
+def test_draining_finishes_what_was_prepared_and_refuses_the_rest() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        (request,) = await _prepare(client, "a")
+        client.status = "draining"
+
+        with pytest.raises(Overloaded):
+            await _prepare(client, "b")
+        task = asyncio.ensure_future(_text(client, request))
+        await asyncio.sleep(0)
+
+        assert await client.wait_until_idle(5)
+        assert await task == "abcd"
+
+    _run(test)
+
+
+def test_waiting_for_idle_gives_up_after_its_time() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        server.engine.hold = True
+        (request,) = await _prepare(client, "a")
+        task = asyncio.ensure_future(_text(client, request))
+        await asyncio.sleep(0)
+
+        assert not await client.wait_until_idle(0.03)
+        task.cancel()
+
+    _run(test)
+
+
+def test_an_answer_that_does_not_come_is_an_error_and_a_late_one_is_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        sent: list[Any] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(server.engine, "send", sent.append)
+            with pytest.raises(Overloaded, match="did not answer"):
+                await client.state(timeout_seconds=0.01)
+
+        client.receive(server.engine._state(sent[0].call_id))
+
+        assert (await client.state()).kv.total == 4096
+
+    _run(test)
+
+
+def test_flush_passes_the_schedulers_answer_on() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        server.engine.flush_succeeds = False
+
+        done = await client.flush_cache(3)
+
+        assert (done.success, done.message) == (False, "requests are running")
+        assert isinstance(server.engine.received[-1], FlushCache)
+        assert server.engine.received[-1].timeout_seconds == 3
+
+    _run(test)
