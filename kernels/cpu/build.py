@@ -22,6 +22,8 @@ from pathlib import Path
 _FOLDER = Path(__file__).resolve().parent
 _FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast"]
 _WARNINGS = ["-Wall", "-Wextra", "-Werror=return-type", "-Wno-psabi", "-Wno-unused-function"]
+# gcc 12 warns about its own AVX-512 headers.
+_WARNINGS += ["-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 _AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 _AVX512 = [*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
 _AVX512_BF16 = [*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi"]

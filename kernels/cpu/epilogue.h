@@ -11,30 +11,46 @@ namespace RT_ISA {
 
 constexpr int kPanelVecs = kPanel / kLanes;
 
+template <bool kAdd>
+static __attribute__((noinline)) void finish_rows(float* out, int64_t stride, const float* bias,
+                                                  int rows, const float* tile) {
+  if (bias != nullptr) {
+    for (int r = 0; r < rows; ++r, out += stride, tile += kPanel)
+      for (int v = 0; v < kPanel; v += kLanes) {
+        const Vec acc = load(tile + v) + load(bias + v);
+        store(out + v, kAdd ? load(out + v) + acc : acc);
+      }
+    return;
+  }
+  for (int r = 0; r < rows; ++r, out += stride, tile += kPanel)
+    for (int v = 0; v < kPanel; v += kLanes)
+      store(out + v, kAdd ? load(out + v) + load(tile + v) : load(tile + v));
+}
+
+static __attribute__((noinline)) void finish_ragged(float* out, int64_t stride, const float* bias,
+                                                    bool add, int columns, int rows,
+                                                    const float* tile) {
+  for (int r = 0; r < rows; ++r, out += stride, tile += kPanel)
+    for (int c = 0; c < columns; ++c) {
+      const float acc = bias == nullptr ? tile[c] : tile[c] + bias[c];
+      out[c] = add ? out[c] + acc : acc;
+    }
+}
+
 RT_INLINE void finish_store(const LinearArgs& args, int part, int column, int columns, int m0,
                             int rows, const float* tile) {
   const float* bias = args.bias[part] == nullptr ? nullptr : args.bias[part] + column;
   const bool add = args.epilogue == Epilogue::kAdd;
   float* out = args.out + m0 * args.out_stride + args.out_column[part] + column;
-  for (int r = 0; r < rows; ++r, out += args.out_stride, tile += kPanel) {
-    if (columns == kPanel) {
-      for (int v = 0; v < kPanel; v += kLanes) {
-        Vec acc = load(tile + v);
-        if (bias != nullptr) acc = acc + load(bias + v);
-        if (add) acc = load(out + v) + acc;
-        store(out + v, acc);
-      }
-    } else {
-      for (int c = 0; c < columns; ++c) {
-        float acc = tile[c];
-        if (bias != nullptr) acc = acc + bias[c];
-        out[c] = add ? out[c] + acc : acc;
-      }
-    }
-  }
+  if (columns != kPanel)
+    finish_ragged(out, args.out_stride, bias, add, columns, rows, tile);
+  else if (add)
+    finish_rows<true>(out, args.out_stride, bias, rows, tile);
+  else
+    finish_rows<false>(out, args.out_stride, bias, rows, tile);
 }
 
-RT_INLINE void finish_argmax(ThreadScratch& scratch, int column, int columns, int m0, int rows,
+static __attribute__((noinline)) void finish_argmax(ThreadScratch& scratch, int column, int columns, int m0, int rows,
                              const float* tile) {
   for (int r = 0; r < rows; ++r, tile += kPanel) {
     Best& best = scratch.best[m0 + r];
@@ -52,7 +68,7 @@ RT_INLINE void finish_argmax(ThreadScratch& scratch, int column, int columns, in
   }
 }
 
-RT_INLINE void finish_tile(const LinearArgs& args, ThreadScratch& scratch, int part, int panel,
+static __attribute__((noinline)) void finish_tile(const LinearArgs& args, ThreadScratch& scratch, int part, int panel,
                            int m0, int rows, const float* tile) {
   const int column = panel * kPanel;
   const int left = args.weight[part]->n - column;
@@ -63,25 +79,24 @@ RT_INLINE void finish_tile(const LinearArgs& args, ThreadScratch& scratch, int p
     finish_store(args, part, column, columns, m0, rows, tile);
 }
 
-RT_INLINE void finish_gated(const LinearArgs& args, int panel, int m0, int rows, const float* gate,
-                            const float* up) {
+static __attribute__((noinline)) void finish_gated(const LinearArgs& args, int panel, int m0,
+                                                   int rows, const float* gate, const float* up) {
   const int column = panel * kPanel;
   const Activation* act = args.out_activation;
-  for (int r = 0; r < rows; ++r, gate += kPanel, up += kPanel) {
-    // Padded columns come out as silu(0) * 0 = 0, which is what the activation's padding must hold.
-    float* f32 = args.epilogue == Epilogue::kSiluMulF32
-                     ? args.out + (m0 + r) * args.out_stride + column
-                     : nullptr;
-    for (int v = 0; v < kPanel; v += kLanes) {
-      const Vec y = silu(load(gate + v)) * load(up + v);
-      if (f32 != nullptr)
-        store(f32 + v, y);
-      else if (act->formats & kActF32)
-        store(act->f32 + static_cast<int64_t>(m0 + r) * act->k_padded + column + v, y);
-      else
-        store_bf16(act->bf16_at(m0 + r, column) + v, y);
-    }
+  // Padded columns come out as silu(0) * 0 = 0.
+  if (args.epilogue == Epilogue::kSiluMul && !(act->formats & kActF32)) {
+    // A unit's rows start at a tile, so one address and a fixed step reach them all.
+    uint16_t* out = act->bf16_at(m0, column);
+    for (int r = 0; r < rows; ++r, gate += kPanel, up += kPanel, out += kKBlock)
+      for (int v = 0; v < kPanel; v += kLanes)
+        store_bf16(out + v, silu(load(gate + v)) * load(up + v));
+    return;
   }
+  const bool rows_out = args.epilogue == Epilogue::kSiluMulF32;
+  const int64_t stride = rows_out ? args.out_stride : act->k_padded;
+  float* out = (rows_out ? args.out : act->f32) + m0 * stride + column;
+  for (int r = 0; r < rows; ++r, gate += kPanel, up += kPanel, out += stride)
+    for (int v = 0; v < kPanel; v += kLanes) store(out + v, silu(load(gate + v)) * load(up + v));
 }
 
 }  // namespace RT_ISA

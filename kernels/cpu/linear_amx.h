@@ -6,7 +6,6 @@
 #pragma once
 
 #include "amx_tiles.h"
-#include <cstdlib>
 #include "epilogue.h"
 
 namespace rt {
@@ -127,7 +126,7 @@ static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
     // What this pass of all rows should pull into L2: the panels right behind these.
     const uint8_t* ahead = panel[count - 1] + args.weight[ref[0].part]->panel_bytes;
     const int passes = rows / 32 > 0 ? rows / 32 : 1;
-    const int ahead_lines = getenv("PF") ? 0 : rows >= 64 ? (32 + passes - 1) / passes : 0;
+    const int ahead_lines = rows >= 64 ? (32 + passes - 1) / passes : 0;
     for (int m = unit.m0; m < unit.m1; m += 32) {
       const int here = m < full_end ? 32 : tail;
       if (here <= kTileRows || count == 1) {

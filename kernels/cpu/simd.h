@@ -60,11 +60,16 @@ RT_INLINE Vec load_bf16(const uint16_t* p) {
   return (Vec)(__builtin_convertvector(load_as<VecH>(p), VecU) << 16);
 }
 RT_INLINE void store_bf16(uint16_t* p, Vec v) {
+#if defined(__AVX512BF16__)
+  const __m256i h = (__m256i)_mm512_cvtneps_pbh((__m512)v);
+  store_as(p, h);
+#else
   const VecU u = bits(v);
   const VecU rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
   const VecU quiet = u >> 16 | 0x40;
   const VecU is_nan = (VecU)((u & 0x7fffffff) > 0x7f800000);
   store_as(p, __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), VecH));
+#endif
 }
 
 RT_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }

@@ -70,21 +70,23 @@ class NativeExecutor:
         sample_rows: list[SampleRow],
         logprob_rows: list[PromptLogprobRow],
     ) -> StepOutput:
-        num_sampled = len(wanted)
+        scored = []  # the T places of each row's scored tokens, which stand side by side
         for row in logprob_rows:
             first = starts[row.batch_row] + row.first
-            wanted.extend(range(first, first + len(row.target_ids)))
-        hidden = torch.empty(len(wanted), self.model.config.hidden_size)  # [L, hidden] f32
-        self._step(batch, wanted, hidden_out=hidden)
+            scored.append(range(first, first + len(row.target_ids)))
+        # The engine takes each token once, in rising order.
+        tokens = sorted({*wanted, *(token for one in scored for token in one)})
+        place = {token: i for i, token in enumerate(tokens)}
+        hidden = torch.empty(len(tokens), self.model.config.hidden_size)  # [L, hidden] f32
+        self._step(batch, tokens, hidden_out=hidden)
         sampled: list[SampledToken] = []
         if sample_rows:
-            logits = self.model.linear(self._head, hidden[:num_sampled])  # [R, V] f32
+            logits = self.model.linear(self._head, hidden[[place[t] for t in wanted]])  # [R, V]
             sampled = self._sampler.sample(logits, sample_rows)
-        scores = []
-        at = num_sampled
-        for row in logprob_rows:
-            scores.append(self._score(hidden[at : at + len(row.target_ids)], row))
-            at += len(row.target_ids)
+        scores = [
+            self._score(hidden[place[one.start] : place[one.start] + len(one)], row)
+            for one, row in zip(scored, logprob_rows, strict=True)
+        ]
         return StepOutput(sampled, scores)
 
     def _score(self, hidden: torch.Tensor, row: PromptLogprobRow) -> list[PositionLogprobs]:

@@ -117,3 +117,20 @@ def test_a_forced_engine_that_cannot_serve_the_model_is_an_error(tmp_path: Path)
     with pytest.raises(ConfigError, match="cpu_native"):
         load_executor(tmp_path, config, ServerArgs(attention_backend="cpu_native"))
     assert load_executor(tmp_path, config, ServerArgs()).backend_name == "torch_reference"
+
+
+def test_rows_that_sample_and_rows_that_are_scored_share_a_step(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, "llama-gqa")
+    rig = ModelRig(tmp_path, dtype="float32", attention_backend="cpu_native")
+    prompts = {row: random_prompt(20 + row, seed=row) for row in range(3)}
+    expected_tokens = rig.step(prompts)
+    expected_scores = [scores(rig, row, prompts[row]) for row in (2, 0)]
+    rig.num_cached = [0] * len(rig.num_cached)
+
+    sample_rows = [SampleRow(row, GREEDY, 0, 0, [], []) for row in range(3)]
+    options = LogprobOptions(prompt_start=0, num_top=3)
+    score_rows = [PromptLogprobRow(row, 0, prompts[row][1:], options) for row in (2, 0)]
+    output = rig.executor.execute(rig.batch(prompts), sample_rows, score_rows)
+
+    assert [one.token_id for one in output.sampled] == expected_tokens
+    assert output.prompt_logprobs == expected_scores
