@@ -76,6 +76,8 @@ class Child:
     ) -> None:
         self.role = role
         environment = dict(os.environ)
+        # OpenMP teams that spin at their barriers starve the other processes of a small machine.
+        environment.setdefault("OMP_WAIT_POLICY", "passive")
         if num_threads is not None:
             environment["OMP_NUM_THREADS"] = environment["OPENBLAS_NUM_THREADS"] = str(num_threads)
         self.process = subprocess.Popen(

@@ -31,13 +31,12 @@ _SEED_BITS = 63
 
 
 class PromptTokenizer(Protocol):
-    """What intake needs of a tokenizer; max_token_bytes bounds the text behind one token."""
+    """What intake needs of a tokenizer; min_num_tokens is a cheap lower bound of encode's length."""
 
     @property
     def vocab_size(self) -> int: ...
 
-    @property
-    def max_token_bytes(self) -> int: ...
+    def min_num_tokens(self, text: str) -> int: ...
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
 
@@ -149,8 +148,8 @@ class Intake:
     def _prompt_ids(self, spec: GenerationSpec, max_new_tokens: int | None) -> list[int]:
         prompt = spec.prompt
         if isinstance(prompt, str):
-            num_bytes = _check_encodable("prompt", prompt)
-            fewest = num_bytes // self._tokenizer.max_token_bytes
+            _check_encodable("prompt", prompt)
+            fewest = self._tokenizer.min_num_tokens(prompt)
             if fewest > self._longest and not self._allow_auto_truncate:
                 self._refuse(f"at least {fewest}", 0, self._longest)
             prompt_ids = self._tokenizer.encode(prompt, add_special_tokens=spec.add_special_tokens)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Any
 
 import pytest
@@ -123,7 +122,9 @@ def test_min_new_tokens_raises_a_default_and_follows_a_cut() -> None:
 def test_a_huge_text_is_refused_before_it_is_tokenised() -> None:
     class Counting:
         vocab_size = VOCAB
-        max_token_bytes = 10
+
+        def min_num_tokens(self, text: str) -> int:
+            return len(text) // 10
 
         def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
             raise AssertionError("tokenised")
@@ -208,7 +209,9 @@ def test_a_long_text_does_not_stall_the_event_loop() -> None:
 
     class Slow:
         vocab_size = VOCAB
-        max_token_bytes = sys.maxsize
+
+        def min_num_tokens(self, text: str) -> int:
+            return 0
 
         def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
             asyncio.run_coroutine_threadsafe(_set(release), loops[0]).result(5)
