@@ -1,8 +1,10 @@
 #include "abi.h"
 
-#include <cstring>
+#include <algorithm>
+#include <chrono>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "cpu_features.h"
@@ -23,6 +25,13 @@ int32_t guarded(Body body) {
   }
 }
 
+template <class Body>
+double seconds_of(Body body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 }  // namespace
 
 const char* rt_last_error() { return last_error.c_str(); }
@@ -40,10 +49,10 @@ void rt_model_free(RtModel* model) { delete model; }
 int32_t rt_model_level(const RtModel* model) { return model->level; }
 
 int64_t rt_model_weight_bytes(const RtModel* model) {
-  size_t bytes = model->embedding.data.bytes() + model->lm_head.data.bytes();
+  size_t bytes = model->embedding.bytes() + model->lm_head.bytes();
   for (const rt::Layer& l : model->layers)
     for (const rt::PackedWeight* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
-      bytes += w->data.bytes() + w->scales.bytes();
+      bytes += w->bytes();
   return static_cast<int64_t>(bytes);
 }
 
@@ -81,5 +90,40 @@ int32_t rt_logits_stats(RtModel* model, const float* logits, int64_t rows, int64
                                      log_sum_exp == nullptr ? nullptr : log_sum_exp + i,
                                      argmax == nullptr ? nullptr : argmax + i);
     });
+  });
+}
+
+int32_t rt_measure_limits(RtModel* model, double* read_bandwidth, double* peak_flops) {
+  return guarded([&] {
+    constexpr size_t kBytes = size_t{128} << 20;  // far beyond L2, as a model's weights are
+    constexpr int kRounds = 20000;
+    rt::AlignedBuffer memory(kBytes);
+    std::fill_n(memory.as<uint8_t>(), kBytes, uint8_t{1});
+    const size_t share = kBytes / static_cast<size_t>(model->pool.size()) / 4096 * 4096;
+    std::vector<rt::ThreadScratch> scratch(static_cast<size_t>(model->pool.size()));
+    std::vector<double> done(scratch.size());
+    std::vector<int32_t> seen(scratch.size());
+    *read_bandwidth = *peak_flops = 0.0;
+    for (int round = 0; round < 12; ++round) {
+      const double read = seconds_of([&] {
+        model->pool.run([&](int m) {
+          const size_t member = static_cast<size_t>(m);
+          seen[member] = model->kernels->read_memory(memory.as<uint8_t>() + member * share, share);
+        });
+      });
+      const double multiply = seconds_of([&] {
+        model->pool.run([&](int m) {
+          const size_t member = static_cast<size_t>(m);
+          model->kernels->enter(scratch[member]);
+          done[member] = model->kernels->multiply_registers(kRounds);
+          model->kernels->leave(scratch[member]);
+        });
+      });
+      double operations = 0.0;
+      for (double d : done) operations += d;
+      const double bytes = static_cast<double>(share) * static_cast<double>(done.size());
+      *read_bandwidth = std::max(*read_bandwidth, bytes / read);
+      *peak_flops = std::max(*peak_flops, operations / multiply);
+    }
   });
 }

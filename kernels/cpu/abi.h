@@ -110,3 +110,6 @@ RT_API int32_t rt_linear(RtModel* model, int32_t tensor, int32_t layer, const fl
 // Row-wise over f32 logits: log of the sum of exponentials, and optionally the arg-max.
 RT_API int32_t rt_logits_stats(RtModel* model, const float* logits, int64_t rows, int64_t cols,
                                int64_t stride, float* log_sum_exp, int32_t* argmax);
+// This machine's read bandwidth (bytes a second, from memory) and peak arithmetic (operations a
+// second, from registers) with the model's threads and instruction level, best of some short runs.
+RT_API int32_t rt_measure_limits(RtModel* model, double* read_bandwidth, double* peak_flops);

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class DType(enum.IntEnum):
 
 
 class WeightFormat(enum.IntEnum):
-    """KEEP: as the source and the compute dtype say. W8A8: 8-bit per output row, dynamic activations."""
+    """KEEP: as source and compute dtype say. W8A8: 8-bit, one scale per row on both sides."""
 
     KEEP = 0
     W8A8 = 1
@@ -151,6 +151,7 @@ def load_library(path: Path) -> ctypes.CDLL:
         c_int32,
         [model, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p],
     )
+    _declare(lib, "rt_measure_limits", c_int32, [model, POINTER(c_double), POINTER(c_double)])
     return lib
 
 

@@ -106,9 +106,12 @@ void AttentionPlan::build(const RtStep& step, int num_heads, int num_kv_heads, i
 }
 
 void AttentionPlan::add_sequential(const RtStep& step, int row, int group) {
-  const int block = std::max(1, kSequentialBlockLanes / group);
-  for (int t = step.cu_query_lens[row]; t < step.cu_query_lens[row + 1]; t += block)
-    sequential.push_back({row, t, std::min(t + block, step.cu_query_lens[row + 1]), 0});
+  const int begin = step.cu_query_lens[row], end = step.cu_query_lens[row + 1];
+  const int most = std::max(1, kSequentialBlockLanes / group);
+  const int blocks = (end - begin + most - 1) / most;
+  const int block = (end - begin + blocks - 1) / blocks;
+  for (int t = begin; t < end; t += block)
+    sequential.push_back({row, t, std::min(t + block, end), 0});
 }
 
 void AttentionPlan::add_partial(const RtStep& step, const std::vector<int>& rows, int group,

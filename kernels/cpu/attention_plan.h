@@ -22,10 +22,10 @@ namespace rt {
 constexpr int kSplitTokens = 128;
 constexpr int kMaxTileLanes = 16;
 constexpr int kSequentialTokens = 16;      // rows with at least this many new tokens are sequential
-constexpr int kSequentialBlockLanes = 256; // (token, head) pairs of one sequential unit
+constexpr int kSequentialBlockLanes = 512; // (token, head) pairs of one sequential unit
 
 constexpr int kMaxHeadDim = 256;
-constexpr int kMaxSequentialTiles = 16;
+constexpr int kMaxSequentialTiles = 32;
 constexpr int kPackedHeadElements = 512;   // kv heads of one partial unit x padded head_dim
 
 // Bytes of one thread's attention memory, by part; q_stride is head_dim rounded up to 32.

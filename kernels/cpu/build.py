@@ -25,7 +25,14 @@ _WARNINGS = ["-Wall", "-Wextra", "-Werror=return-type", "-Wno-psabi", "-Wno-unus
 # gcc 12 warns about its own AVX-512 headers.
 _WARNINGS += ["-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 _AVX2 = ["-mavx2", "-mfma", "-mf16c"]
-_AVX512 = [*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
+_AVX512 = [
+    *_AVX2,
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512vl",
+    "-mavx512dq",
+    "-mprefer-vector-width=512",
+]
 _AVX512_BF16 = [*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mavx512vbmi"]
 _ISA_FLAGS = {
     "isa_avx2": _AVX2,
@@ -83,7 +90,9 @@ def _cache_folder() -> Path:
 def _build_key(compiler: str, flags: list[str]) -> str:
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
     digest = hashlib.sha256()
-    digest.update("\n".join([version.stdout, platform.machine(), *flags, repr(_ISA_FLAGS)]).encode())
+    digest.update(
+        "\n".join([version.stdout, platform.machine(), *flags, repr(_ISA_FLAGS)]).encode()
+    )
     for source in sorted([*_FOLDER.glob("*.cpp"), *_FOLDER.glob("*.h")]):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:20]

@@ -1,6 +1,7 @@
 #define RT_ISA isa_amx
 #include "attention_units_amx.h"
 #include "linear_amx.h"
+#include "linear_amx_int8.h"
 #include "portable_table.h"
 
 namespace rt {
@@ -8,8 +9,11 @@ namespace RT_ISA {
 
 static void linear_unit_amx(const LinearArgs& args, const LinearUnit& unit,
                             ThreadScratch& scratch) {
-  if (args.weight[unit.part]->kind == WeightKind::kBf16)
+  const WeightKind kind = args.weight[unit.part]->kind;
+  if (kind == WeightKind::kBf16)
     linear_unit_bf16(args, unit, scratch);
+  else if (kind == WeightKind::kW8A8)
+    linear_unit_w8a8(args, unit, scratch);
   else
     linear_unit(args, unit, scratch);
 }
@@ -31,9 +35,29 @@ static void leave(ThreadScratch& scratch) {
   leave_float_mode(scratch);
 }
 
+// Full tiles of ordinary values: zeros would run faster than any real product.
+static double multiply_tiles(int rounds) {
+  ThreadScratch scratch;
+  configure(scratch, tile_shape(16, 16));
+  alignas(64) uint16_t values[512];
+  for (int i = 0; i < 512; ++i)
+    values[i] = static_cast<uint16_t>(0x3e00 + (i * 2654435761u >> 20 & 0x81ff));
+  _tile_loadd(4, values, 64);
+  _tile_loadd(5, values, 64);
+  _tile_loadd(6, values, 64);
+  _tile_loadd(7, values, 64);
+  for (int i = 0; i < rounds; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  return 4.0 * 2 * 16 * 16 * 32 * rounds;
+}
+
 static const KernelTable tile_table = {
-    linear_unit_amx,     rms_norm,     write_row, rope_and_store, attention_unit,
-    attention_merge_amx, logits_stats, enter,     leave,          true,
+    linear_unit_amx, rms_norm,     write_row, rope_and_store, attention_unit, attention_merge_amx,
+    logits_stats,    enter,        leave,     read_memory,    multiply_tiles, true,
 };
 
 }  // namespace RT_ISA

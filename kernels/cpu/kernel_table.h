@@ -49,6 +49,8 @@ struct KernelTable {
   void (*logits_stats)(const float* row, int64_t n, float* log_sum_exp, int32_t* argmax);
   void (*enter)(ThreadScratch&);  // before and after a thread's part of a step
   void (*leave)(ThreadScratch&);
+  int32_t (*read_memory)(const uint8_t* p, size_t bytes);
+  double (*multiply_registers)(int rounds);  // returns the operations done
   bool splits_attention;  // whether attention_unit understands partial units
 };
 

@@ -70,6 +70,14 @@ class StepInput:
     slot_table: torch.Tensor  # [R, C] int32
 
 
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """Read bandwidth from memory in bytes a second, arithmetic from registers in FLOP a second."""
+
+    read_bandwidth: float
+    peak_flops: float
+
+
 class CpuModel:
     """Packed weights and a thread team; runs whole steps over a caller-owned KV pool.
 
@@ -130,16 +138,16 @@ class CpuModel:
         """
         rows, cols = (1, data.numel()) if data.dim() == 1 else (data.shape[0], data.shape[1])
         data = data.contiguous()
-        self._set(tensor, layer, data.data_ptr(), _FLOAT_TYPES[data.dtype], rows, cols, weight_format)
+        self._set(
+            tensor, layer, data.data_ptr(), _FLOAT_TYPES[data.dtype], rows, cols, weight_format
+        )
 
     def set_blocks(
         self, tensor: TensorId, blocks: torch.Tensor, dtype: DType, cols: int, layer: int = -1
     ) -> None:
         """Copy a matrix of GGUF blocks: blocks [N, bytes per row] uint8, cols values a row."""
         blocks = blocks.contiguous()
-        self._set(
-            tensor, layer, blocks.data_ptr(), dtype, blocks.shape[0], cols, WeightFormat.KEEP
-        )
+        self._set(tensor, layer, blocks.data_ptr(), dtype, blocks.shape[0], cols, WeightFormat.KEEP)
 
     def finalize(self) -> None:
         """Check that every tensor is there; step may be called from then on."""
@@ -216,6 +224,13 @@ class CpuModel:
         )
         self._check(status)
         return log_sum_exp, argmax
+
+    def measure_limits(self) -> MachineLimits:
+        """Measure what the machine can do at most with this model's threads; takes about 0.2 s."""
+        read, flops = ctypes.c_double(), ctypes.c_double()
+        status = self._lib.rt_measure_limits(self._model, ctypes.byref(read), ctypes.byref(flops))
+        self._check(status)
+        return MachineLimits(read.value, flops.value)
 
     def _num_outputs(self, tensor: TensorId) -> int:
         c = self.config

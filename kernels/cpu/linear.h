@@ -32,11 +32,14 @@ struct PackedWeight {
   int k_padded = 0;
   int num_panels = 0;
   size_t panel_bytes = 0;
-  AlignedBuffer data;
-  AlignedBuffer scales;
-  AlignedBuffer sums;
+  uint8_t* data = nullptr;  // both in the model's arena
+  float* scales = nullptr;
 
-  const uint8_t* panel(int p) const { return data.as<uint8_t>() + p * panel_bytes; }
+  const uint8_t* panel(int p) const { return data + static_cast<size_t>(p) * panel_bytes; }
+  size_t bytes() const {
+    return panel_bytes * static_cast<size_t>(num_panels) +
+           (scales == nullptr ? 0 : static_cast<size_t>(n) * sizeof(float));
+  }
 };
 
 enum ActivationFormat : uint32_t { kActBf16 = 1, kActF32 = 2, kActQ8 = 4, kActRowQ8 = 8 };
@@ -68,8 +71,9 @@ struct Activation {
     return q8 + (static_cast<int64_t>(m / tile_rows) * kt + k0 / 32) * tile_rows * 32 +
            (m % tile_rows) * 32 + k0 % 32;
   }
+  int k_padded_row_q8() const { return (k + 63) / 64 * 64; }
   int8_t* row_q8_at(int m, int k0) const {
-    const int kt = (k_padded + 63) / 64;
+    const int kt = k_padded_row_q8() / 64;
     return row_q8 + (static_cast<int64_t>(m / tile_rows) * kt + k0 / 64) * tile_rows * 64 +
            (m % tile_rows) * 64 + k0 % 64;
   }

@@ -68,7 +68,9 @@ static void few_rows(const Activation& in, int m0, const uint8_t* const* panel, 
 }
 
 // Rows [m0, m0 + 17..32) against two panels: tiles[0..1] are the first panel's rows, [2..3] the
-// second's. `ahead` walks the weights of the next unit while this one computes.
+// second's. kFirst: the panels come from memory and are prefetched a little ahead; otherwise `ahead`
+// walks the weights of the next panels while this pass computes.
+template <bool kFirst>
 static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uint8_t* b1,
                       const uint8_t*& ahead, int ahead_lines, ThreadScratch& scratch) {
   const int kt = in.k_padded / kKBlock;
@@ -79,11 +81,13 @@ static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uin
   _tile_zero(2);
   _tile_zero(3);
   for (int k = 0; k < kt; ++k, a0 += 512, a1 += 512, b0 += 1024, b1 += 1024) {
+    if (kFirst) prefetch_tile(b0);
     _tile_loadd(6, b0, 64);
     _tile_loadd(4, a0, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(5, a1, 64);
     _tile_dpbf16ps(1, 5, 6);
+    if (kFirst) prefetch_tile(b1);
     _tile_loadd(7, b1, 64);
     _tile_dpbf16ps(2, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
@@ -126,7 +130,7 @@ static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
     // What this pass of all rows should pull into L2: the panels right behind these.
     const uint8_t* ahead = panel[count - 1] + args.weight[ref[0].part]->panel_bytes;
     const int passes = rows / 32 > 0 ? rows / 32 : 1;
-    const int ahead_lines = rows >= 64 ? (32 + passes - 1) / passes : 0;
+    const int ahead_lines = passes >= 3 ? (32 + passes - 1) / passes : 0;
     for (int m = unit.m0; m < unit.m1; m += 32) {
       const int here = m < full_end ? 32 : tail;
       if (here <= kTileRows || count == 1) {
@@ -146,7 +150,10 @@ static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
         continue;
       }
       configure(scratch, tile_shape(kTileRows, here - kTileRows));
-      many_rows(in, m, panel[0], panel[1], ahead, ahead_lines, scratch);
+      if (passes < 3 && m == unit.m0)
+        many_rows<true>(in, m, panel[0], panel[1], ahead, 0, scratch);
+      else
+        many_rows<false>(in, m, panel[0], panel[1], ahead, ahead_lines, scratch);
       const int second = here - kTileRows;
       if (args.is_gated()) {
         finish_gated(args, ref[0].panel, m, kTileRows, scratch.tiles[0], scratch.tiles[2]);

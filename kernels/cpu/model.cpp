@@ -105,7 +105,7 @@ void set_tensor(RtModel& model, int32_t tensor, int32_t layer, const void* data,
                       ? 1
                       : dtype == RT_Q4_K || dtype == RT_Q6_K ? 256 : 32) == 0,
           name + ": row length is not a multiple of the block size");
-  *weight = pack_weight(data, dtype, rows, cols, kind, model.pool);
+  *weight = pack_weight(data, dtype, rows, cols, kind, model.pool, model.arena);
 }
 
 void finalize(RtModel& model) {

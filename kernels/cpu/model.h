@@ -37,6 +37,7 @@ struct Workspace {
     void reserve(int m, int k, uint32_t formats);
   };
   ActivationMemory hidden_in, attention_out, mlp_in, head_in, single_in;
+  std::vector<ActivationMemory> own_in;  // one for each member
 
   AttentionPlan plan;
 
@@ -54,6 +55,7 @@ struct RtModel {
   int level;
   const rt::KernelTable* kernels;
   rt::ThreadPool pool;
+  rt::Arena arena;  // every packed weight
   std::vector<rt::Layer> layers;
   rt::PackedWeight embedding, lm_head;
   std::vector<float> final_norm, rope_cos, rope_sin;

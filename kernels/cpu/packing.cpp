@@ -106,7 +106,7 @@ void read_source_row(const void* data, int32_t dtype, int64_t row, int64_t cols,
 }
 
 PackedWeight pack_weight(const void* data, int32_t dtype, int64_t rows, int64_t cols,
-                         WeightKind kind, ThreadPool& pool) {
+                         WeightKind kind, ThreadPool& pool, Arena& arena) {
   PackedWeight w;
   w.kind = kind;
   w.n = static_cast<int>(rows);
@@ -121,13 +121,15 @@ PackedWeight pack_weight(const void* data, int32_t dtype, int64_t rows, int64_t 
     default: w.panel_bytes = k_padded / kKBlock * quant_block_bytes(kind); break;
   }
   // Room behind the last panel: kernels may load whole vectors past its end.
-  w.data.reserve(w.panel_bytes * static_cast<size_t>(w.num_panels) + 4096);
+  w.data = static_cast<uint8_t*>(
+      arena.take(w.panel_bytes * static_cast<size_t>(w.num_panels) + 4096));
   if (kind == WeightKind::kW8A8)
-    w.scales.reserve(static_cast<size_t>(w.num_panels) * kPanel * sizeof(float));
+    w.scales = static_cast<float*>(
+        arena.take(static_cast<size_t>(w.num_panels) * kPanel * sizeof(float)));
   pool.run([&](int) {
     std::vector<float> values(k_padded);
     for (int p = pool.claim(); p < w.num_panels; p = pool.claim()) {
-      uint8_t* panel = w.data.as<uint8_t>() + static_cast<size_t>(p) * w.panel_bytes;
+      uint8_t* panel = w.data + static_cast<size_t>(p) * w.panel_bytes;
       for (int column = 0; column < kPanel && p * kPanel + column < w.n; ++column) {
         const int64_t row = p * kPanel + column;
         if (kind == WeightKind::kBf16) {
@@ -140,7 +142,7 @@ PackedWeight pack_weight(const void* data, int32_t dtype, int64_t rows, int64_t 
         } else if (kind == WeightKind::kW8A8) {
           read_source_row(data, dtype, row, cols, values.data());
           pack_w8a8_row(values.data(), cols, column, reinterpret_cast<int8_t*>(panel),
-                        w.scales.as<float>() + row);
+                        w.scales + row);
         } else {
           pack_quant_row(kind, static_cast<const uint8_t*>(data) + row * source_row_bytes(dtype, cols),
                          cols, column, panel);
@@ -164,7 +166,7 @@ void unpack_row(const PackedWeight& w, int64_t n, float* out) {
         out[k] = reinterpret_cast<const float*>(panel)[static_cast<int64_t>(k) * kPanel + column];
       return;
     case WeightKind::kW8A8: {
-      const float scale = w.scales.as<float>()[n];
+      const float scale = w.scales[n];
       for (int k = 0; k < w.k; ++k)
         out[k] = scale * static_cast<float>(reinterpret_cast<const int8_t*>(panel)[w8a8_index(k, column)]);
       return;

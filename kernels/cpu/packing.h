@@ -21,7 +21,7 @@ int64_t source_row_bytes(int32_t dtype, int64_t cols);
 void read_source_row(const void* data, int32_t dtype, int64_t row, int64_t cols, float* out);
 
 PackedWeight pack_weight(const void* data, int32_t dtype, int64_t rows, int64_t cols,
-                         WeightKind kind, ThreadPool& pool);
+                         WeightKind kind, ThreadPool& pool, Arena& arena);
 
 // Row n of the original matrix as f32 (out: k values).
 void unpack_row(const PackedWeight& weight, int64_t n, float* out);

@@ -4,13 +4,19 @@
 #include "attention_portable.h"
 #include "float_mode.h"
 #include "linear_portable.h"
+#include "linear_quant.h"
+#include "machine_limits.h"
 #include "row_ops.h"
 
 namespace rt {
 namespace RT_ISA {
 
 static void linear_unit(const LinearArgs& args, const LinearUnit& unit, ThreadScratch& scratch) {
-  linear_unit_float(args, unit, scratch);
+  const WeightKind kind = args.weight[unit.part]->kind;
+  if (kind == WeightKind::kBf16 || kind == WeightKind::kF32)
+    linear_unit_float(args, unit, scratch);
+  else
+    linear_unit_quant(args, unit, scratch);
 }
 
 static void enter_portable(ThreadScratch& scratch) { enter_float_mode(scratch); }
@@ -18,8 +24,9 @@ static void leave_portable(ThreadScratch& scratch) { leave_float_mode(scratch); 
 static void no_merge(const AttentionArgs&, int) {}
 
 static const KernelTable portable_table = {
-    linear_unit,    rms_norm,       write_row,      rope_and_store, attention_unit_portable,
-    no_merge,       logits_stats,   enter_portable, leave_portable, false,
+    linear_unit,    rms_norm,     write_row,      rope_and_store, attention_unit_portable,
+    no_merge,       logits_stats, enter_portable, leave_portable, read_memory,
+    multiply_registers, false,
 };
 
 }  // namespace RT_ISA

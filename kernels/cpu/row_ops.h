@@ -36,32 +36,51 @@ static void write_row_bf16(const Activation& act, int m, const float* row) {
   }
 }
 
+// The largest magnitude of n values, NaN when one of them is not finite: a scale made of it then
+// carries the fault on, where 8-bit integers would hide it.
 RT_INLINE float max_abs(const float* x, int n) {
-  float top = 0.0f;
-  for (int i = 0; i < n; ++i) top = __builtin_fabsf(x[i]) > top ? __builtin_fabsf(x[i]) : top;
-  return top;
+  Vec top = {}, fault = {};
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const Vec v = load(x + i);
+    top = max(top, (Vec)(bits(v) & 0x7fffffffu));
+    fault = v * 0.0f + fault;
+  }
+  float most = max_lanes(top), bad = sum_lanes(fault);
+  for (; i < n; ++i) {
+    const float v = __builtin_fabsf(x[i]);
+    most = v > most ? v : most;
+    bad = v * 0.0f + bad;
+  }
+  return most + bad;
 }
 
-// Symmetric 8-bit: x ~ scale * q, q in [-127, 127]; returns the scale, fills q, zero past n.
-RT_INLINE float quantise(const float* x, int n, int padded, int8_t* q) {
-  const float scale = max_abs(x, n) / 127.0f;
-  const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-  const float magic = 12582912.0f;
-  for (int i = 0; i < n; ++i) {
-    const float rounded = (x[i] * inverse + magic) - magic;
-    q[i] = static_cast<int8_t>(static_cast<int32_t>(rounded));
+// n values over a scale, rounded to nearest even, into q.
+RT_INLINE void round_to_bytes(const float* x, int n, float inverse, int8_t* q) {
+  typedef int8_t Bytes __attribute__((vector_size(kLanes)));
+  const Vec magic = splat(12582912.0f);
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const VecI rounded = (VecI)(load(x + i) * inverse + magic) - (VecI)magic;
+    store_as(q + i, __builtin_convertvector(rounded, Bytes));
   }
-  for (int i = n; i < padded; ++i) q[i] = 0;
-  return scale;
+  for (; i < n; ++i)
+    q[i] = static_cast<int8_t>(static_cast<int32_t>((x[i] * inverse + magic[0]) - magic[0]));
 }
+
+// Symmetric 8-bit: x ~ scale * q, q in [-127, 127].
+RT_INLINE float inverse_of(float scale) { return scale > 0.0f ? 1.0f / scale : 0.0f; }
 
 static void write_row_q8(const Activation& act, int m, const float* row) {
   const int blocks = act.k_padded / kKBlock;
   for (int b = 0; b < blocks; ++b) {
-    const int left = act.k - b * kKBlock;
+    const int left = act.k - b * kKBlock, n = left < kKBlock ? left : kKBlock;
     int8_t* q = act.q8_at(m, b * kKBlock);
     const int64_t at = static_cast<int64_t>(m) * blocks + b;
-    act.q8_scale[at] = quantise(row + b * kKBlock, left < kKBlock ? left : kKBlock, kKBlock, q);
+    const float scale = max_abs(row + b * kKBlock, n) / 127.0f;
+    act.q8_scale[at] = scale;
+    round_to_bytes(row + b * kKBlock, n, inverse_of(scale), q);
+    for (int i = n; i < kKBlock; ++i) q[i] = 0;
     int32_t sum = 0;
     for (int i = 0; i < kKBlock; ++i) sum += q[i];
     act.q8_sum[at] = sum;
@@ -70,15 +89,12 @@ static void write_row_q8(const Activation& act, int m, const float* row) {
 
 static void write_row_row_q8(const Activation& act, int m, const float* row) {
   const float scale = max_abs(row, act.k) / 127.0f;
-  const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-  const float magic = 12582912.0f;
   act.row_scale[m] = scale;
-  for (int k0 = 0; k0 < act.k_padded; k0 += 64) {
+  for (int k0 = 0; k0 < act.k_padded_row_q8(); k0 += 64) {
+    const int left = act.k - k0, n = left < 64 ? left : 64;
     int8_t* q = act.row_q8_at(m, k0);
-    for (int i = 0; i < 64; ++i) {
-      const float x = k0 + i < act.k ? row[k0 + i] : 0.0f;
-      q[i] = static_cast<int8_t>(static_cast<int32_t>((x * inverse + magic) - magic));
-    }
+    round_to_bytes(row + k0, n, inverse_of(scale), q);
+    for (int i = n; i < 64; ++i) q[i] = 0;
   }
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
@@ -15,6 +14,9 @@ namespace {
 // Tokens that go through all layers together: their activations stay in L2 (2 MiB) while the weights
 // stream past, which costs less memory traffic than the reverse once weights are used 256 times.
 constexpr int kChunkTokens = 256;
+
+// Up to this many tokens every member normalises all rows for itself: cheaper than a barrier.
+constexpr int kOwnNormTokens = 2;
 
 void require(bool ok, const char* text) {
   if (!ok) throw std::invalid_argument(text);
@@ -106,13 +108,14 @@ class StepRun {
       for (int i = u * chunk; i < std::min(count, (u + 1) * chunk); ++i) body(i);
     m_.pool.barrier();
   }
-  void normalise(const std::vector<float>& weight, const Activation& out, float* row);
+  // The normalised residual rows as this member reads them.
+  const Activation& normalise(const std::vector<float>& weight, float* row, int member);
   void linear(const LinearArgs& args, ThreadScratch& scratch) {
     run_linear(m_, args, scratch);
     m_.pool.barrier();
   }
-  void attention(int layer, const Layer& l, ThreadScratch& scratch);
-  void mlp(const Layer& l, ThreadScratch& scratch);
+  void attention(int layer, const Layer& l, const Activation& in, ThreadScratch& scratch);
+  void mlp(const Layer& l, const Activation& in, ThreadScratch& scratch);
   void head(float* row, ThreadScratch& scratch, int member);
   void reduce_argmax();
 
@@ -145,7 +148,12 @@ void StepRun::prepare() {
     attn |= formats_of({&l.o});
     mlp |= formats_of({&l.down});
   }
-  w_.hidden_in.reserve(t, c_.hidden_size, in);
+  if (t <= kOwnNormTokens) {
+    w_.own_in.resize(static_cast<size_t>(n_threads));
+    for (Workspace::ActivationMemory& own : w_.own_in) own.reserve(t, c_.hidden_size, in);
+  } else {
+    w_.hidden_in.reserve(t, c_.hidden_size, in);
+  }
   w_.attention_out.reserve(t, m_.q_width(), attn);
   w_.mlp_in.reserve(t, c_.intermediate_size, mlp);
   w_.head_in.reserve(s_.num_logit_tokens, c_.hidden_size, formats_of({&m_.head()}));
@@ -176,13 +184,21 @@ void StepRun::prepare() {
   }
 }
 
-void StepRun::normalise(const std::vector<float>& weight, const Activation& out, float* row) {
-  float* residual = w_.residual.as<float>();
-  for_rows(s_.num_tokens, chunk_, [&](int t) {
+const Activation& StepRun::normalise(const std::vector<float>& weight, float* row, int member) {
+  const float* residual = w_.residual.as<float>();
+  const bool alone = s_.num_tokens <= kOwnNormTokens;
+  const Activation& out = alone ? w_.own_in[member].view : w_.hidden_in.view;
+  auto body = [&](int t) {
     m_.kernels->rms_norm(residual + static_cast<int64_t>(t) * c_.hidden_size, weight.data(),
                          c_.hidden_size, c_.rms_eps, row);
     m_.kernels->write_row(out, t, row);
-  });
+  };
+  if (!alone) {
+    for_rows(s_.num_tokens, chunk_, body);
+  } else {
+    for (int t = 0; t < s_.num_tokens; ++t) body(t);
+  }
+  return out;
 }
 
 void StepRun::run(int member) {
@@ -195,10 +211,8 @@ void StepRun::run(int member) {
   });
   for (int i = 0; i < c_.num_layers; ++i) {
     const Layer& l = m_.layers[i];
-    normalise(l.attn_norm, w_.hidden_in.view, row);
-    attention(i, l, scratch);
-    normalise(l.mlp_norm, w_.hidden_in.view, row);
-    mlp(l, scratch);
+    attention(i, l, normalise(l.attn_norm, row, member), scratch);
+    mlp(l, normalise(l.mlp_norm, row, member), scratch);
   }
   head(row, scratch, member);
   m_.kernels->leave(scratch);
@@ -206,7 +220,8 @@ void StepRun::run(int member) {
 
 const float* bias_of(const std::vector<float>& bias) { return bias.empty() ? nullptr : bias.data(); }
 
-void StepRun::attention(int layer, const Layer& l, ThreadScratch& scratch) {
+void StepRun::attention(int layer, const Layer& l, const Activation& in,
+                        ThreadScratch& scratch) {
   const int d = c_.head_dim, width = m_.q_width() + 2 * m_.kv_width(), q_stride = m_.q_stride();
   float* qkv = w_.qkv.as<float>();
   LinearArgs args;
@@ -219,7 +234,7 @@ void StepRun::attention(int layer, const Layer& l, ThreadScratch& scratch) {
   args.out_column[1] = m_.q_width();
   args.out_column[2] = m_.q_width() + m_.kv_width();
   args.num_parts = 3;
-  args.input = &w_.hidden_in.view;
+  args.input = &in;
   args.m = s_.num_tokens;
   args.out = qkv;
   args.out_stride = width;
@@ -281,13 +296,13 @@ void StepRun::attention(int layer, const Layer& l, ThreadScratch& scratch) {
   linear(project, scratch);
 }
 
-void StepRun::mlp(const Layer& l, ThreadScratch& scratch) {
+void StepRun::mlp(const Layer& l, const Activation& in, ThreadScratch& scratch) {
   const Activation& act = w_.mlp_in.view;
   LinearArgs args;
   args.weight[0] = &l.gate;
   args.weight[1] = &l.up;
   args.num_parts = 2;
-  args.input = &w_.hidden_in.view;
+  args.input = &in;
   args.m = s_.num_tokens;
   args.epilogue = mlp_rows_ ? Epilogue::kSiluMulF32 : Epilogue::kSiluMul;
   args.out = w_.rows.as<float>();
@@ -392,8 +407,7 @@ void run_step(RtModel& model, const RtStep& step) {
   check_step(model, step);
   const int tokens = step.num_tokens;
   if (tokens == 0) return;
-  const char*ev=getenv("CHUNK"); const int kc=ev?atoi(ev):kChunkTokens;
-  const int chunks = (tokens + kc - 1) / kc;
+  const int chunks = (tokens + kChunkTokens - 1) / kChunkTokens;
   const int size = static_cast<int>(round_up((tokens + chunks - 1) / chunks, 32));
   for (int begin = 0; begin < tokens; begin += size) {
     StepChunk chunk(step, begin, std::min(tokens, begin + size), model.config.hidden_size);

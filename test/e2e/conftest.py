@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from support.api_client import ApiClient
-from support.reference import Reference
+from support.keys import ADMIN_API_KEY, API_KEY
 from support.server import Server, start_server
 
+if TYPE_CHECKING:
+    from support.reference import Reference
+
 # Threads that spin while they wait for each other stall when the cores are shared, as test machines
-# are. Read by OpenMP when torch is loaded: here, and in the servers, which inherit it.
+# are. Read by OpenMP when torch is loaded, which is later: in the servers, and for the reference.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-API_KEY = "sk-ordinary-1f0e"
-ADMIN_API_KEY = "sk-admin-77aa"
 TINY_POOL_TOKENS = 640
 
 
@@ -69,13 +71,21 @@ def tiny_pool_api(tiny_pool_server: Server) -> Iterator[ApiClient]:
     yield from _client(tiny_pool_server)
 
 
+@pytest.fixture
+def guarded_api(guarded_server: Server) -> Iterator[ApiClient]:
+    """A client of the guarded server with the key that opens all routes."""
+    yield from _client(guarded_server, ADMIN_API_KEY)
+
+
 @pytest.fixture(scope="session")
 def reference() -> Reference:
     """The same weights in transformers, in float32."""
+    from support.reference import Reference
+
     return Reference.of_bundled_model()
 
 
-def _client(server: Server) -> Iterator[ApiClient]:
-    with ApiClient(server.base_url) as client:
+def _client(server: Server, api_key: str | None = None) -> Iterator[ApiClient]:
+    with ApiClient(server.base_url, api_key) as client:
         yield client
         client.wait_until_idle()

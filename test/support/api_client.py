@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -102,6 +103,19 @@ class ApiClient:
                 raise AssertionError((response.status_code, response.text[:500]))
             assert response.headers["content-type"].startswith("text/event-stream")
             yield _events(response)
+
+    @contextmanager
+    def unanswered(self, path: str, body: Any) -> Iterator[None]:
+        """Send a request, and hang up at the end of the block without having read anything."""
+        url = self._http.base_url
+        connection = http.client.HTTPConnection(url.host, url.port, timeout=CALL_TIMEOUT_SECONDS)
+        try:
+            headers = {name: self._http.headers[name] for name in self._http.headers}
+            headers["Content-Type"] = "application/json"
+            connection.request("POST", path, body=json.dumps(body), headers=headers)
+            yield
+        finally:
+            connection.close()
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of text, without any special tokens that a prompt would get."""

@@ -74,7 +74,7 @@ def random_model(
     c = config
 
     def matrix(rows: int, cols: int) -> torch.Tensor:
-        values = torch.randn(rows, cols, generator=generator) * cols**-0.5
+        values: torch.Tensor = torch.randn(rows, cols, generator=generator) / cols**0.5
         return values.to(c.compute_dtype)
 
     def vector(size: int, mean: float) -> torch.Tensor:
@@ -167,9 +167,9 @@ def _reference_forward(model: RandomModel, ids: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Server:
-    """Keeps pools and sequences for one engine, as a scheduler would; slots are handed out in order.
+    """Keeps pools and sequences for one engine, as a scheduler would.
 
-    Each sequence is a list of slots; extend() runs one ragged step over several of them.
+    Slots are handed out in order unless `allocate` says otherwise; extend() runs one ragged step.
     """
 
     engine: CpuModel
@@ -196,7 +196,10 @@ class Server:
 
     def batch(self, work: Sequence[tuple[int, Sequence[int]]]) -> StepInput:
         """Rows and their new ids as arrays; gives out slots and moves the rows' lengths."""
-        ids, positions, slots, cu, kv = [], [], [], [0], []
+        ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        cu, kv = [0], []
         for row, new in work:
             start = self.lengths.get(row, 0)
             fresh = self.allocate(len(new)) if self.allocate else self._in_order(len(new))
@@ -226,7 +229,7 @@ class Server:
         self.engine.step(
             batch, self.k, self.v, every, logits=logits, share_prefixes=self.share_prefixes
         )
-        return list(logits.split([len(new) for _, new in work]))
+        return list(torch.split(logits, [len(new) for _, new in work]))
 
     def _in_order(self, count: int) -> list[int]:
         first = self._next

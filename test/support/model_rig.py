@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from runtime.kernels.cpu.library import StepInput
 from runtime.srt.execution.forward_batch import ForwardBatch, SampleRow
+from runtime.srt.execution.native_executor import NativeExecutor
 from runtime.srt.execution.selection import LoadedExecutor, load_executor
 from runtime.srt.execution.torch_executor import TorchExecutor
 from runtime.srt.loading.model_config import ModelConfig
@@ -85,8 +88,16 @@ class ModelRig:
 
     @torch.inference_mode()
     def logits(self, rows: dict[int, list[int]]) -> torch.Tensor:
-        """Append tokens and return the logits of every new token, [T, V] f32 (torch_reference)."""
+        """Append tokens and return the logits of every new token, [T, V] f32."""
         executor = self.executor
+        if isinstance(executor, NativeExecutor):
+            batch = self.batch(rows)
+            fields = {one.name: getattr(batch, one.name) for one in dataclasses.fields(batch)}
+            logits = torch.empty(batch.num_tokens, self.config.vocab_size)
+            every = torch.arange(batch.num_tokens, dtype=torch.int32)
+            k, v = executor.kv_pool.k, executor.kv_pool.v
+            executor.model.step(StepInput(**fields), k, v, every, logits=logits)
+            return logits
         assert isinstance(executor, TorchExecutor)
         hidden = executor.model.forward(self.batch(rows), executor.kv_pool, executor.attention)
         return executor.model.compute_logits(hidden)

@@ -23,7 +23,7 @@ class Reference:
     def of_bundled_model(cls) -> Reference:
         """Load the bundled model, converted to a folder that transformers reads."""
         folder = resolve_model(BUNDLED_MODEL, "float32")
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         return cls(model.eval(), AutoTokenizer.from_pretrained(folder))
 
     def logits(self, token_ids: list[int]) -> torch.Tensor:

@@ -76,6 +76,32 @@ def write_gguf(
     writer.close()
 
 
+def k_quant_blocks(
+    num_rows: int, num_cols: int, kind: gguf.GGMLQuantizationType, seed: int
+) -> np.ndarray[Any, Any]:
+    """Random blocks [num_rows, bytes of a row], for the types the gguf package cannot write.
+
+    Scales are such that the values stand around 0 with a deviation near 0.06.
+    """
+    generator = np.random.default_rng(seed)
+    values, size = gguf.GGML_QUANT_SIZES[kind]
+    shape = (num_rows, num_cols // values, size)
+    blocks = generator.integers(0, 256, shape, dtype=np.uint8)
+    if kind == gguf.GGMLQuantizationType.Q4_K:
+        # value = d * scale * q - dmin * min, with scale and min in 0..63 and q in 0..15
+        blocks[..., 0:2] = _f16_bytes(0.00024)
+        blocks[..., 2:4] = _f16_bytes(0.0018)
+    else:
+        assert kind == gguf.GGMLQuantizationType.Q6_K, kind
+        # value = d * scale * (q - 32), with scale in -128..127 and q in 0..63
+        blocks[..., 208:210] = _f16_bytes(0.00004)
+    return blocks.reshape(num_rows, -1)
+
+
+def _f16_bytes(value: float) -> np.ndarray[Any, Any]:
+    return np.frombuffer(np.float16(value).tobytes(), dtype=np.uint8)
+
+
 def _metadata(model: PreTrainedModel, architecture: str) -> dict[str, Any]:
     config = model.config
     own = {
