@@ -1,5 +1,5 @@
 # Every target sets up what it needs first: .venv with pinned packages and the bundled model.
-# Variables: ARGS (for serve, test and bench), PYTHON (an interpreter to build .venv with).
+# Variables: ARGS (for serve, test and the bench targets), PYTHON (an interpreter to build .venv with).
 
 # The folders kernels/, lang/, ... must not become importable by their bare names.
 export PYTHONSAFEPATH = 1
@@ -22,13 +22,14 @@ BENCHMARKS = $(filter-out %/__init__.py,$(wildcard benchmark/*.py))
 FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python; do \
     "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done
 
-.PHONY: help setup install serve test check lint bench clean
+.PHONY: help setup install serve test check lint bench bench-micro bench-serving bench-peers clean
 
 help:
 	@echo 'make serve   serve the bundled model on http://127.0.0.1:30000   (ARGS="--port 8000 ...")'
 	@echo 'make test    run all tests                                     (ARGS="-k radix ...")'
 	@echo 'make check   formatter, linter, types, file lengths, fast tests'
-	@echo 'make bench   run the benchmarks                                (ARGS for each of them)'
+	@echo 'make bench   run all benchmarks but those of peers             (ARGS="--quick ..." for serving)'
+	@echo 'make bench-peers   our server and the installed peers in turn  (benchmark/peers.md)'
 	@echo 'make setup   only prepare $(VENV); make clean removes it with all build products'
 
 setup:
@@ -69,15 +70,27 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy test/support
+	MYPYPATH=benchmark $(BIN)/mypy -p serving
 	@long=$$(find $(SOURCES) \
 	    \( -name '*.py' -o -name '*.cpp' -o -name '*.h' \) -type f -exec awk \
 	    'END { if (NR > $(MAX_LINES)) print FILENAME ": " NR " lines, at most $(MAX_LINES)" }' {} \;); \
 	    if [ -n "$$long" ]; then echo "$$long" >&2; exit 1; fi
 
+# The kernels' and the tree's benchmarks with their defaults, then cases A to F with ARGS.
 bench: setup
+	@$(MAKE) --no-print-directory bench-micro ARGS=
+	@$(MAKE) --no-print-directory bench-serving
+
+bench-micro: setup
 	@test -n "$(BENCHMARKS)" || { echo 'error: benchmark/ holds no program' >&2; exit 1; }
 	@set -e; for program in $(BENCHMARKS); do \
 	    echo "== $$program"; $(BIN)/python "$$program" $(ARGS); done
+
+bench-serving: setup
+	@PYTHONPATH=benchmark $(BIN)/python -m serving $(ARGS)
+
+bench-peers: setup
+	@PYTHONPATH=benchmark $(BIN)/python -m serving --peers --rounds 3 $(ARGS)
 
 clean:
 	rm -rf "$(VENV)" .setup.lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -139,6 +139,7 @@ class Engine:
             "max_running_requests": facts.max_running_requests,
             "kv_pool_bytes": facts.kv_pool_bytes,
             "weight_bytes": facts.weight_bytes,
+            "weight_form": facts.weight_form,
             "dtype": facts.dtype,
             "attention_backend": facts.attention_backend,
             "num_running": state.num_running,

@@ -204,6 +204,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True
     max_running_requests: int = 0
     kv_pool_bytes: int = 0
     weight_bytes: int = 0
+    weight_form: str = ""
     attention_backend: str = ""
     dtype: str = ""
 

@@ -51,6 +51,14 @@ class ServerArgs:
         "model",
         ("auto", "bfloat16", "float16", "float32"),
     )
+    quantization: str = _flag(
+        "none",
+        "form of the weights in memory; none: as --dtype says; gguf: the blocks of a GGUF file as "
+        "they are; w8a8: quantised at load to 8 bits with a scale per output, activations too. "
+        "With gguf and w8a8, auto in --dtype is bfloat16",
+        "model",
+        ("none", "gguf", "w8a8"),
+    )
     json_model_override_args: str = _flag(
         "{}", "JSON object whose fields replace those of the model's config.json", "model"
     )
@@ -186,6 +194,8 @@ class ServerArgs:
             )
         if self.schedule_conservativeness <= 0 or self.watchdog_timeout <= 0:
             raise ConfigError("--schedule-conservativeness and --watchdog-timeout must be above 0")
+        if self.quantization != "none":
+            _check_quantized(self)
         for name in ("json_model_override_args", "preferred_sampling_params"):
             _json_object(name, getattr(self, name))
         if self.chat_template is not None and not Path(self.chat_template).is_file():
@@ -281,6 +291,20 @@ def _at_least(args: ServerArgs, low: int, *names: str) -> None:
         value = getattr(args, name)
         if value is not None and value < low:
             raise ConfigError(f"{_option(name)} is {value}; it must be at least {low}")
+
+
+def _check_quantized(args: ServerArgs) -> None:
+    chosen = f"--quantization is {args.quantization}"
+    if args.dtype not in ("auto", "bfloat16"):
+        raise ConfigError(
+            f"{chosen}, which computes in bfloat16, and --dtype is {args.dtype}; leave one of them "
+            "at its default"
+        )
+    if args.attention_backend == "torch_reference":
+        raise ConfigError(
+            f"{chosen}, which only cpu_native computes, and --attention-backend is "
+            "torch_reference; leave one of them at its default"
+        )
 
 
 def _json_object(name: str, text: str) -> dict[str, Any]:

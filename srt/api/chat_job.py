@@ -74,7 +74,9 @@ async def chat_job(context: ApiContext, body: ChatBody) -> ChatJob:
     try:
         return await _job(context, body)
     except BadRequest as error:
-        raise with_openai_names(error) from None
+        is_new_name = body.max_completion_tokens is not None
+        limit_name = "max_completion_tokens" if is_new_name else "max_tokens"
+        raise with_openai_names(error, limit_name=limit_name) from None
 
 
 async def _job(context: ApiContext, body: ChatBody) -> ChatJob:

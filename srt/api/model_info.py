@@ -129,6 +129,7 @@ async def _server_facts(context: ApiContext) -> dict[str, Any]:
         "max_running_requests": facts.max_running_requests,
         "kv_pool_bytes": facts.kv_pool_bytes,
         "weight_bytes": facts.weight_bytes,
+        "weight_form": facts.weight_form,
         "attention_backend": facts.attention_backend,
         "dtype": facts.dtype,
         "kv_stats": kv_object(state.kv),

@@ -110,11 +110,15 @@ class OpenAiFields(SamplingFields):
         )
 
 
-def with_openai_names(error: BadRequest) -> BadRequest:
-    """Return error with fields named as the OpenAI routes call them."""
+def with_openai_names(error: BadRequest, *, limit_name: str = "max_tokens") -> BadRequest:
+    """Return error with fields named as the OpenAI routes call them.
+
+    limit_name is the field that the body gave its limit of new tokens in.
+    """
+    names = {**_OPENAI_NAMES, "max_new_tokens": limit_name}
 
     def renamed(text: str) -> str:
-        return _NATIVE_NAME.sub(lambda match: _OPENAI_NAMES[match[1]], text)
+        return _NATIVE_NAME.sub(lambda match: names[match[1]], text)
 
     param = None if error.param is None else renamed(error.param)
     return type(error)(renamed(error.message), param=param, code=error.code)

@@ -180,7 +180,7 @@ def _facts_line(client: EngineClient) -> str:
     return (
         f"{client.args.model_name}: context {facts.context_length} tokens, KV pool "
         f"{facts.max_total_tokens} tokens ({facts.kv_pool_bytes / 2**20:.0f} MiB), weights "
-        f"{facts.weight_bytes / 2**20:.0f} MiB, {facts.dtype}, "
+        f"{facts.weight_bytes / 2**20:.0f} MiB ({facts.weight_form}), {facts.dtype}, "
         f"attention {facts.attention_backend}, "
         f"at most {facts.max_running_requests} running requests"
     )

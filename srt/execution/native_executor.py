@@ -28,10 +28,11 @@ class NativeExecutor:
 
     backend_name = "cpu_native"
 
-    def __init__(self, model: CpuModel, kv_pool: KvPool) -> None:
+    def __init__(self, model: CpuModel, kv_pool: KvPool, weight_form: str) -> None:
         self.model = model
         self.kv_pool = kv_pool
         self.weight_bytes = model.weight_bytes
+        self.weight_form = weight_form
         self.dtype = model.config.compute_dtype
         self._head = TensorId.EMBEDDING if model.config.tied_embeddings else TensorId.LM_HEAD
         self._sampler = Sampler(model.config.vocab_size)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
-from runtime.kernels.cpu.abi_types import TensorId
+from runtime.kernels.cpu.abi_types import DType, TensorId, WeightFormat
 from runtime.kernels.cpu.library import CpuModel, CpuModelConfig
 
 from ..layers.rotary import RotaryAngles
 from ..loading.model_config import ModelConfig
 from ..loading.weights import stream_weights
-from ..models.registry import build_model
+from .weight_forms import W8A8, WeightForm
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _MODEL_TENSORS = {
@@ -46,9 +47,14 @@ def native_serves(config: ModelConfig, dtype: torch.dtype) -> bool:
 
 
 def load_native_model(
-    folder: Path, config: ModelConfig, dtype: torch.dtype, num_threads: int, max_positions: int
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    num_threads: int,
+    max_positions: int,
+    forms: Mapping[str, WeightForm],
 ) -> CpuModel:
-    """Compile or find the engine, and pack the folder's weights into it.
+    """Compile or find the engine, and pack the folder's weights into it, each in its form.
 
     Raises NoCompiler or BuildFailed (runtime.kernels.cpu.build), and ModelLoadError for weights
     that do not match config.
@@ -69,11 +75,10 @@ def load_native_model(
             num_threads=num_threads,
         )
     )
-    # An empty model of the reference says which tensors there must be, and of which shape.
-    parameters = build_model(config, dtype).parameters()
-    shapes = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
-    for name, tensor in stream_weights(folder, shapes):
-        _set_tensor(model, name, tensor)
+    shapes = {name: form.shape for name, form in forms.items()}
+    block_types = {name: form.block_type for name, form in forms.items() if form.block_type}
+    for name, tensor in stream_weights(folder, shapes, block_types):
+        _set_tensor(model, name, tensor, forms[name])
     cos, sin = RotaryAngles(config.rope, config.head_dim, torch.device("cpu"))(
         torch.arange(max_positions)
     )
@@ -83,11 +88,14 @@ def load_native_model(
     return model
 
 
-def _set_tensor(model: CpuModel, name: str, tensor: torch.Tensor) -> None:
-    if tensor.dim() == 1:
-        tensor = tensor.float()
+def _set_tensor(model: CpuModel, name: str, tensor: torch.Tensor, form: WeightForm) -> None:
     match = _LAYER.fullmatch(name)
-    if match is None:
-        model.set_tensor(_MODEL_TENSORS[name], tensor)
+    place = _MODEL_TENSORS[name] if match is None else _LAYER_TENSORS[match[2]]
+    layer = -1 if match is None else int(match[1])
+    if form.block_type is not None:
+        model.set_blocks(place, tensor, DType[form.block_type], form.shape[1], layer)
+    elif tensor.dim() == 1:
+        model.set_tensor(place, tensor.float(), layer)
     else:
-        model.set_tensor(_LAYER_TENSORS[match[2]], tensor, layer=int(match[1]))
+        packing = WeightFormat.W8A8 if form.kind == W8A8 else WeightFormat.KEEP
+        model.set_tensor(place, tensor, layer, packing)

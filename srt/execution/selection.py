@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from .kv_budget import plan_kv_tokens
 from .native_executor import NativeExecutor
 from .native_model import load_native_model, native_serves
 from .torch_executor import TorchExecutor
+from .weight_forms import WeightForm, describe, plan_weight_forms, total_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class LoadedExecutor(Executor, Protocol):
 
     kv_pool: KvPool
     weight_bytes: int
+    weight_form: str
     dtype: torch.dtype
     backend_name: str
 
@@ -44,21 +47,22 @@ def load_executor(folder: Path, config: ModelConfig, args: ServerArgs) -> Loaded
     and ModelLoadError for weights that do not match config.
     """
     device = _device(args.device)
-    dtype = torch_dtype(config.dtype if args.dtype == "auto" else args.dtype)
+    dtype = _compute_dtype(config, args)
     started = time.monotonic()
+    forms = plan_weight_forms(folder, config, dtype, args.quantization)
     # Weights are not read yet, so the plan still sees the memory they will take.
-    weight_bytes = sum(tensor.nbytes for tensor in build_model(config, dtype).parameters().values())
-    num_tokens = plan_kv_tokens(args, config, dtype, weight_bytes)
+    num_tokens = plan_kv_tokens(args, config, dtype, total_bytes(forms))
     kv_pool = KvPool(config, num_tokens + args.page_size, dtype, device)
-    executor = _native(folder, config, args, dtype, kv_pool)
+    executor = _native(folder, config, args, dtype, kv_pool, forms)
     if executor is None:
         executor = _torch(folder, config, args, dtype, kv_pool)
     logger.info(
-        "loaded %s (%s, %s, %.0f MB of weights) in %.1f s; KV pool of %d tokens, %.0f MB",
+        "loaded %s (%s, %s, %.0f MB of %s weights) in %.1f s; KV pool of %d tokens, %.0f MB",
         config.architecture,
         str(dtype).removeprefix("torch."),
         executor.backend_name,
         executor.weight_bytes / 1e6,
+        executor.weight_form,
         time.monotonic() - started,
         num_tokens,
         kv_pool.num_bytes / 1e6,
@@ -75,13 +79,24 @@ def torch_dtype(name: str) -> torch.dtype:
     }[name]
 
 
+def _compute_dtype(config: ModelConfig, args: ServerArgs) -> torch.dtype:
+    if args.quantization != "none":
+        return torch.bfloat16
+    return torch_dtype(config.dtype if args.dtype == "auto" else args.dtype)
+
+
 def _native(
-    folder: Path, config: ModelConfig, args: ServerArgs, dtype: torch.dtype, kv_pool: KvPool
+    folder: Path,
+    config: ModelConfig,
+    args: ServerArgs,
+    dtype: torch.dtype,
+    kv_pool: KvPool,
+    forms: Mapping[str, WeightForm],
 ) -> LoadedExecutor | None:
     """The C++ engine, or None where the torch reference serves instead."""
     if args.attention_backend == "torch_reference":
         return None
-    forced = args.attention_backend == "cpu_native"
+    forced = _flag_that_forces_it(args)
     if not native_serves(config, dtype):
         reason = f"cpu_native does not compute {config.architecture} in {dtype} with these options"
         _warn_or_refuse(forced, reason)
@@ -89,19 +104,27 @@ def _native(
     max_positions = min(config.context_length, args.context_length or config.context_length)
     try:
         model = load_native_model(
-            folder, config, dtype, args.threads or usable_cores(), max_positions
+            folder, config, dtype, args.threads or usable_cores(), max_positions, forms
         )
     except (NoCompiler, BuildFailed) as error:
         _warn_or_refuse(forced, str(error))
         return None
     # Only sampling is left to torch: a second team of threads would compete with the engine's.
     torch.set_num_threads(1)
-    return NativeExecutor(model, kv_pool)
+    return NativeExecutor(model, kv_pool, describe(forms))
 
 
-def _warn_or_refuse(forced: bool, reason: str) -> None:
-    if forced:
-        raise ConfigError(f"--attention-backend is cpu_native: {reason}")
+def _flag_that_forces_it(args: ServerArgs) -> str | None:
+    if args.attention_backend == "cpu_native":
+        return "--attention-backend is cpu_native"
+    if args.quantization != "none":
+        return f"--quantization is {args.quantization}, which only cpu_native computes"
+    return None
+
+
+def _warn_or_refuse(forced: str | None, reason: str) -> None:
+    if forced is not None:
+        raise ConfigError(f"{forced}: {reason}")
     logger.warning("%s; the slower torch_reference serves", reason)
 
 

@@ -32,6 +32,7 @@ class TorchExecutor:
         self.attention = attention
         self.weight_bytes = weight_bytes
         self.dtype = model.dtype
+        self.weight_form = str(model.dtype).removeprefix("torch.")
         self.backend_name = attention.name
         self._sampler = Sampler(model.config.vocab_size)
 

@@ -1,4 +1,4 @@
-"""The cache of converted GGUF files: one folder per file, state and dtype, complete or absent.
+"""The cache of converted GGUF files: one folder per file, state and form, complete or absent.
 
 A conversion happens in a folder of its own that is renamed into place when it is whole, so that
 servers starting at once never see half a model: the first to finish wins, the others use that.
@@ -31,10 +31,14 @@ def cache_folder() -> Path:
     return root / "radix-runtime" / "models"
 
 
-def converted_folder(file: Path, dtype: str) -> Path:
-    """Return the folder converted from this GGUF file, converting it on first use."""
+def converted_folder(file: Path, dtype: str, keep_blocks: bool = False) -> Path:
+    """Return the folder converted from this GGUF file, converting it on first use.
+
+    keep_blocks: quantised matrices stay as they are, and dtype is that of the others.
+    """
     weight_dtype = "bfloat16" if dtype == "auto" else dtype
-    final = cache_folder() / _cache_key(file, weight_dtype)
+    form = f"blocks-{weight_dtype}" if keep_blocks else weight_dtype
+    final = cache_folder() / _cache_key(file, form)
     if (final / "config.json").is_file():
         return final
     try:
@@ -47,28 +51,29 @@ def converted_folder(file: Path, dtype: str) -> Path:
             "set XDG_CACHE_HOME to one that is"
         ) from None
     try:
-        _convert(file, partial, weight_dtype)
+        _convert(file, partial, weight_dtype, keep_blocks)
         _publish(partial, final)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return final
 
 
-def _cache_key(file: Path, dtype: str) -> str:
+def _cache_key(file: Path, form: str) -> str:
     absolute = file.resolve()
     state = absolute.stat()
-    identity = f"{absolute}\n{state.st_size}\n{state.st_mtime_ns}\n{CONVERTER_VERSION}\n{dtype}"
-    return f"{absolute.stem[:80]}-{dtype}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    identity = f"{absolute}\n{state.st_size}\n{state.st_mtime_ns}\n{CONVERTER_VERSION}\n{form}"
+    return f"{absolute.stem[:80]}-{form}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
-def _convert(file: Path, folder: Path, dtype: str) -> None:
+def _convert(file: Path, folder: Path, dtype: str, keep_blocks: bool) -> None:
     # Imported here: a start that finds the cache filled should not pay for gguf and torch.
     from .gguf_folder import write_folder
 
     started = time.monotonic()
-    logger.info("converting %s to %s; later starts use the cached copy", file.name, dtype)
+    form = "a folder that keeps its blocks" if keep_blocks else dtype
+    logger.info("converting %s to %s; later starts use the cached copy", file.name, form)
     try:
-        write_folder(file, folder, dtype)
+        write_folder(file, folder, dtype, keep_blocks)
     except OSError as error:
         raise ModelLoadError(
             f"cannot convert {file} in {folder.parent}: {error}; free some space or set "

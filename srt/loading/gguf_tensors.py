@@ -67,6 +67,19 @@ class NamedTensor:
                 chunk = rows[self.row_order[start : start + step]]
             yield self._dequantized(chunk).reshape(-1)
 
+    def block_chunks(self) -> Iterator[np.ndarray[Any, Any]]:
+        """The bytes of its rows as they stand in the file, in its row order, as flat arrays.
+
+        Blocks never span rows, so rows change places whole. Only for a matrix of block type.
+        """
+        rows = self.source.data.view(np.uint8).reshape(self.shape[0], -1)
+        step = max(1, _CHUNK_VALUES // self.shape[-1])
+        for start in range(0, rows.shape[0], step):
+            if self.row_order is None:
+                yield rows[start : start + step].reshape(-1)
+            else:
+                yield rows[self.row_order[start : start + step]].reshape(-1)
+
     def _dequantized(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         try:
             values = gguf.quants.dequantize(rows, self.source.tensor_type)

@@ -10,7 +10,8 @@ import importlib.util
 import re
 from pathlib import Path
 
-from ..errors import ModelLoadError
+from ..errors import ConfigError, ModelLoadError
+from .gguf_blocks import holds_blocks
 
 # Name -> (import name of the package that carries the GGUF file, how to install it). Only the file
 # is used: the package is never imported, and --no-deps leaves out an engine that we do not need.
@@ -22,33 +23,40 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
-def resolve_model(model_path: str, dtype: str = "auto") -> Path:
+def resolve_model(model_path: str, dtype: str = "auto", keep_blocks: bool = False) -> Path:
     """Return a folder with config.json, safetensors and tokenizer for model_path.
 
     dtype is that of a converted GGUF's weights (auto: bfloat16); a folder is returned as it is.
-    Raises ModelLoadError saying what was looked for and what would work.
+    keep_blocks is --quantization gguf: the converted folder holds the file's blocks, and a model
+    of floats is a ConfigError. Raises ModelLoadError saying what was looked for and what would
+    work.
     """
     path = Path(model_path).expanduser()
     if model_path and path.is_dir():  # an empty string would mean the current folder
-        return _from_folder(path, dtype)
+        return _from_folder(path, dtype, keep_blocks)
     if path.is_file():
-        return _from_gguf(path, dtype)
+        return _from_gguf(path, dtype, keep_blocks)
     if model_path in BUNDLED_MODELS:
-        return _from_gguf(_bundled_gguf(model_path), dtype)
+        return _from_gguf(_bundled_gguf(model_path), dtype, keep_blocks)
     if _HUB_ID.fullmatch(model_path) and not path.suffix == ".gguf":
-        return _from_folder(_hub_snapshot(model_path), dtype)
+        return _from_folder(_hub_snapshot(model_path), dtype, keep_blocks)
     raise ModelLoadError(
         f"--model-path {model_path!r} is neither an existing folder or GGUF file, nor a hub id "
         f"(owner/name), nor a bundled model ({', '.join(BUNDLED_MODELS)})"
     )
 
 
-def _from_folder(folder: Path, dtype: str) -> Path:
+def _from_folder(folder: Path, dtype: str, keep_blocks: bool) -> Path:
     if (folder / "config.json").is_file():
+        if keep_blocks and not holds_blocks(folder):
+            raise ConfigError(
+                f"--quantization is gguf, but the model in {folder} is not a GGUF file: name one "
+                "in --model-path, or choose --quantization w8a8 or none"
+            )
         return folder
     gguf_files = sorted(folder.glob("*.gguf"))
     if len(gguf_files) == 1:
-        return _from_gguf(gguf_files[0], dtype)
+        return _from_gguf(gguf_files[0], dtype, keep_blocks)
     if gguf_files:
         names = ", ".join(file.name for file in gguf_files)
         raise ModelLoadError(
@@ -57,7 +65,7 @@ def _from_folder(folder: Path, dtype: str) -> Path:
     raise ModelLoadError(f"{folder} holds neither config.json nor a GGUF file")
 
 
-def _from_gguf(file: Path, dtype: str) -> Path:
+def _from_gguf(file: Path, dtype: str, keep_blocks: bool) -> Path:
     with file.open("rb") as stream:
         magic = stream.read(4)
     if magic != b"GGUF":
@@ -67,7 +75,7 @@ def _from_gguf(file: Path, dtype: str) -> Path:
         )
     from .gguf_cache import converted_folder
 
-    return converted_folder(file, dtype)
+    return converted_folder(file, dtype, keep_blocks)
 
 
 def _bundled_gguf(name: str) -> Path:

@@ -18,8 +18,8 @@ import numpy as np
 from ..errors import ModelLoadError
 
 _MAX_HEADER_BYTES = 100 << 20  # the format's own limit
-_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
-_CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}
+_CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": "U8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +61,24 @@ def _stored(
 
 @dataclass(frozen=True, slots=True)
 class TensorStream:
-    """A tensor to write: its values come as flat float32 arrays, in order."""
+    """A tensor to write: its values come in order as flat arrays, uint8 for uint8, else float32."""
 
     name: str
     shape: tuple[int, ...]
+    dtype: str
     chunks: Iterator[np.ndarray[Any, Any]]
 
 
-def write_safetensors(file: Path, tensors: Iterable[TensorStream], dtype: str) -> None:
-    """Write tensors as dtype, holding one chunk in memory at a time."""
-    streams = list(tensors)
+def write_safetensors(file: Path, tensors: Iterable[TensorStream]) -> None:
+    """Write tensors, each as its dtype, holding one chunk in memory at a time."""
+    # Wide items first: every tensor then starts at a multiple of its item size.
+    streams = sorted(tensors, key=lambda one: -_ITEM_BYTES[_CODES[one.dtype]])
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for one in streams:
-        start, end = end, end + _num_values(one.shape) * _ITEM_BYTES[_CODES[dtype]]
+        start, end = end, end + _num_values(one.shape) * _ITEM_BYTES[_CODES[one.dtype]]
         header[one.name] = {
-            "dtype": _CODES[dtype],
+            "dtype": _CODES[one.dtype],
             "shape": list(one.shape),
             "data_offsets": [start, end],
         }
@@ -87,7 +89,7 @@ def write_safetensors(file: Path, tensors: Iterable[TensorStream], dtype: str) -
         stream.write(encoded)
         for one in streams:
             for chunk in one.chunks:
-                stream.write(_encoded(chunk, dtype).data)
+                stream.write(_encoded(chunk, one.dtype).data)
         written = stream.tell()
     expected = 8 + len(encoded) + end
     assert written == expected, f"wrote {written} bytes of {file}, expected {expected}"
@@ -98,6 +100,8 @@ def _num_values(shape: tuple[int, ...]) -> int:
 
 
 def _encoded(values: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    if dtype == "uint8":
+        return np.ascontiguousarray(values)
     if dtype == "float32":
         return np.ascontiguousarray(values, dtype="<f4")
     if dtype == "float16":

@@ -16,9 +16,11 @@ from pathlib import Path
 import torch
 
 from ..errors import ModelLoadError
+from .gguf_blocks import BLOCK_LAYOUTS
 from .safetensors_file import StoredTensor, read_header
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_STORED_DTYPES = {**_DTYPES, "U8": torch.uint8}  # U8 holds GGUF blocks
 # Tensors that old checkpoints carry although they follow from the config.
 _IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 _CONVERT_VALUES = 1 << 21  # values converted at a time where the stored dtype is not the model's
@@ -43,18 +45,24 @@ def load_weights(folder: Path, parameters: Mapping[str, torch.Tensor]) -> int:
 
 
 def stream_weights(
-    folder: Path, shapes: Mapping[str, tuple[int, ...]]
+    folder: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    block_types: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every tensor of shapes from the folder's safetensors, one at a time, as it is stored.
 
-    For whoever packs weights into a form of its own. Raises ModelLoadError as load_weights does.
+    For whoever packs weights into a form of its own. A matrix [N, K] named in block_types comes as
+    its GGUF blocks, uint8 [N, bytes of a row]. Raises ModelLoadError as load_weights does.
     """
     stored = _stored_tensors(folder)
     _check_names(folder, stored, shapes)
     for name, shape in shapes.items():
-        _check_tensor(stored[name], shape)
+        if block_types and name in block_types:
+            _check_blocks(stored[name], shape, block_types[name])
+        else:
+            _check_tensor(stored[name], shape)
     for one in sorted((stored[name] for name in shapes), key=lambda t: (t.file, t.offset)):
-        tensor = torch.empty(one.shape, dtype=_DTYPES[one.dtype_code])
+        tensor = torch.empty(one.shape, dtype=_STORED_DTYPES[one.dtype_code])
         with one.file.open("rb", buffering=0) as stream:
             _fill(tensor, one, stream)
         yield one.name, tensor.float() if tensor.dtype == torch.float64 else tensor
@@ -133,9 +141,24 @@ def _check_tensor(stored: StoredTensor, shape: tuple[int, ...]) -> None:
         )
 
 
+def _check_blocks(stored: StoredTensor, shape: tuple[int, ...], block_type: str) -> None:
+    rows, cols = shape
+    expected = (rows, BLOCK_LAYOUTS[block_type].row_bytes(cols))
+    if (
+        stored.dtype_code != "U8"
+        or stored.shape != expected
+        or stored.num_bytes != expected[0] * expected[1]
+        or cols % BLOCK_LAYOUTS[block_type].num_values
+    ):
+        raise ModelLoadError(
+            f"{stored.file}: tensor {stored.name} is {stored.dtype_code} {list(stored.shape)}; as "
+            f"{block_type} blocks of a matrix {list(shape)} it must be U8 {list(expected)}"
+        )
+
+
 def _fill(parameter: torch.Tensor, stored: StoredTensor, stream: io.FileIO) -> None:
     flat = parameter.view(-1)
-    stored_dtype = _DTYPES[stored.dtype_code]
+    stored_dtype = _STORED_DTYPES[stored.dtype_code]
     stream.seek(stored.offset)
     if stored_dtype == parameter.dtype:
         _read_into(flat, stored, stream)

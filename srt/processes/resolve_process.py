@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import ServingError
+from ..loading.gguf_blocks import holds_blocks
 from ..loading.resolve import resolve_model
 from ..server_args import ServerArgs
 from .child import ChildSpec
@@ -29,6 +30,8 @@ def folders_at_hand(args: ServerArgs) -> ResolvedFolders | None:
     """Return the folders if they are given as such, so that no child is needed to find them."""
     folder = Path(args.model_path).expanduser()
     tokenizer_folder = folder if args.tokenizer_path is None else Path(args.tokenizer_path)
+    if args.quantization == "gguf" and not holds_blocks(folder):
+        return None
     if (folder / "config.json").is_file() and (tokenizer_folder / "tokenizer.json").is_file():
         return ResolvedFolders(folder=str(folder), tokenizer_folder=str(tokenizer_folder))
     return None
@@ -38,7 +41,7 @@ def run(spec: ChildSpec) -> None:
     """Write ResolvedFolders as JSON to stdout."""
     args = spec.args
     try:
-        folder = resolve_model(args.model_path, args.dtype)
+        folder = resolve_model(args.model_path, args.dtype, args.quantization == "gguf")
         tokenizer_folder = folder
         if args.tokenizer_path is not None:
             tokenizer_folder = _tokenizer_folder(args.tokenizer_path)

@@ -65,6 +65,7 @@ def build_scheduler(
         max_running_requests=max_running,
         kv_pool_bytes=executor.kv_pool.num_bytes,
         weight_bytes=executor.weight_bytes,
+        weight_form=executor.weight_form,
         attention_backend=executor.backend_name,
         dtype=str(executor.dtype).removeprefix("torch."),
     )

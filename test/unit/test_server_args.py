@@ -42,6 +42,15 @@ BAD_VALUES = [
     ({"chunked_prefill_size": 0}, "--chunked-prefill-size is 0"),
     ({"chunked_prefill_size": 100, "page_size": 16}, "multiple of --page-size 16"),
     ({"schedule_conservativeness": 0.0}, "--schedule-conservativeness"),
+    ({"quantization": "int3"}, "--quantization is 'int3'; choose from none, gguf, w8a8"),
+    (
+        {"quantization": "gguf", "dtype": "float32"},
+        "--quantization is gguf, which computes in bfloat16, and --dtype is float32",
+    ),
+    (
+        {"quantization": "w8a8", "attention_backend": "torch_reference"},
+        "--quantization is w8a8, which only cpu_native computes, and --attention-backend is",
+    ),
     ({"watchdog_timeout": 0.0}, "--watchdog-timeout"),
     ({"json_model_override_args": "{"}, "--json-model-override-args is not JSON"),
     ({"json_model_override_args": "[]"}, "--json-model-override-args must be a JSON object"),
