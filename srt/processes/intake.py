@@ -31,7 +31,7 @@ _SEED_BITS = 63
 
 
 class PromptTokenizer(Protocol):
-    """What intake needs of a tokenizer; min_num_tokens is a cheap lower bound of encode's length."""
+    """What intake needs of a tokenizer; min_num_tokens is a cheap lower bound of len(encode)."""
 
     @property
     def vocab_size(self) -> int: ...
