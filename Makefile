@@ -22,13 +22,14 @@ BENCHMARKS = $(filter-out %/__init__.py,$(wildcard benchmark/*.py))
 FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python; do \
     "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done
 
-.PHONY: help setup install serve test check lint bench bench-micro bench-serving bench-peers clean
+.PHONY: help setup install serve test check lint bench bench-micro bench-serving bench-peers soak clean
 
 help:
 	@echo 'make serve   serve the bundled model on http://127.0.0.1:30000   (ARGS="--port 8000 ...")'
 	@echo 'make test    run all tests                                     (ARGS="-k radix ...")'
 	@echo 'make check   formatter, linter, types, file lengths, fast tests'
 	@echo 'make bench   run all benchmarks but those of peers             (ARGS="--quick ..." for serving)'
+	@echo 'make soak    thousands of mixed requests, disconnects and aborts (ARGS="--requests 5000")'
 	@echo 'make bench-peers   our server and the installed peers in turn  (benchmark/peers.md)'
 	@echo 'make setup   only prepare $(VENV); make clean removes it with all build products'
 
@@ -88,6 +89,10 @@ bench-micro: setup
 
 bench-serving: setup
 	@PYTHONPATH=benchmark $(BIN)/python -m serving $(ARGS)
+
+# Thousands of mixed requests with disconnects and aborts in a pool a tenth of the demand.
+soak: setup
+	@$(BIN)/python test/soak/soak.py $(ARGS)
 
 bench-peers: setup
 	@PYTHONPATH=benchmark $(BIN)/python -m serving --peers --rounds 3 $(ARGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .cases import CASE_TITLES
-from .goals import standings
+from .goals import BOUNDS, Bound, standings
 from .records import MACHINE, Record
 from .spread import spread_of_figure
 
@@ -20,6 +20,7 @@ _MAIN_FIGURES = (
     ("F", "first_answer_s", "F first answer s"),
     ("F", "peak_pss_mib", "F peak PSS MiB"),
 )
+_YES_OR_NO = {True: "yes", False: "no", None: "-"}
 _DETAILS = (
     ("ttft_ms", "TTFT ms"),
     ("ms_per_token", "ms/token"),
@@ -86,11 +87,24 @@ def goal_table(records: Sequence[Record], weights: dict[str, str]) -> str:
                 f"{one.rival}: {one.theirs}" if one.theirs else "not measured",
                 str(one.ratio) if one.ratio else "-",
                 f"{one.goal.wanted:g}",
-                {True: "yes", False: "no", None: "-"}[one.is_reached],
+                _YES_OR_NO[one.is_reached],
             ]
         )
+    rows += [_bound_row(records, bound) for bound in BOUNDS]
     heading = ["goal", "ours", "best rival", "times better [worst-best]", "wanted", "reached"]
     return "### Goals\n\n" + _markdown(heading, rows)
+
+
+def _bound_row(records: Sequence[Record], bound: Bound) -> list[str]:
+    measured = spread_of_figure(records, bound.ours, bound.case, bound.figure)
+    return [
+        f"{bound.case} {bound.title}",
+        f"{measured} {bound.unit}" if measured else "not measured",
+        "-",
+        "-",
+        f"at {'most' if bound.lower_is_better else 'least'} {bound.bound:g} {bound.unit}",
+        _YES_OR_NO[bound.is_reached_by(measured) if measured else None],
+    ]
 
 
 def limits_table(records: Sequence[Record]) -> str:

@@ -81,12 +81,12 @@ def passage_logprobs(form: str) -> torch.Tensor:
 
 
 # Bounds on perplexity over that of bfloat16 and on the root mean square by which single
-# log-probabilities move. Over 432 tokens the mean of such moves has a deviation of rms / 21, which
+# log-probabilities move. Over 436 tokens the mean of such moves has a deviation of rms / 21, which
 # is the spread of the ratio; a bound is the measured value and two of them. Blocks hold the very
 # weights that bfloat16 was made from, so only 8-bit activations in blocks of 32 differ. w8a8 has
 # one scale for a whole row of activations, in which few channels are large: most of its loss.
 @pytest.mark.parametrize(
-    ("form", "most_ratio", "most_rms"), [("gguf", 1.010, 0.10), ("w8a8", 1.08, 0.40)]
+    ("form", "most_ratio", "most_rms"), [("gguf", 1.015, 0.11), ("w8a8", 1.08, 0.40)]
 )
 def test_perplexity_stays_near_that_of_bfloat16(
     form: str, most_ratio: float, most_rms: float

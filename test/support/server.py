@@ -7,6 +7,7 @@ log goes to a temporary file, which also shows the port: servers listen on a fre
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -24,6 +25,8 @@ READY_LINE = re.compile(r"ready: (http://127\.0\.0\.1:(\d+))")
 SMALL_POOL_TOKENS = 16384
 POLL_SECONDS = 0.1
 STOP_TIMEOUT_SECONDS = 20.0
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # loaded here: little is safe between fork and exec
 
 
 class Server:
@@ -111,6 +114,7 @@ def start_server(
             stderr=subprocess.STDOUT,
             env={**os.environ, **(env or {})},
             start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
     server = Server(process, Path(name))
     try:
@@ -119,3 +123,8 @@ def start_server(
         server.stop()
         raise
     return server
+
+
+def _die_with_parent() -> None:
+    """A test run that is killed leaves no server behind, although each has its own session."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -72,6 +72,21 @@ def test_our_own_bf16_is_the_rival_where_a_goal_names_it() -> None:
     assert standing.ratio is not None and standing.ratio.median == pytest.approx(4 / 3)
 
 
+def test_bounds_hold_against_our_own_figure() -> None:
+    measured = [
+        *records("ours bf16", "F", "first_answer_s", 2.9, 3.4, 2.8),
+        *records("ours bf16", "A", "limit_share", 0.79),
+    ]
+
+    rows = goal_table(measured, WEIGHTS).splitlines()
+
+    assert "| F first answer | 2.90 [2.80-3.40] s | - | - | at most 3 s | yes |" in rows
+    assert any(
+        row.startswith("| A one stream, bf16 | 0.79") and row.endswith("no |") for row in rows
+    )
+    assert any(row.startswith("| F memory | not measured") and row.endswith("- |") for row in rows)
+
+
 def test_round_with_a_problem_counts_in_no_figure_and_is_listed() -> None:
     bad = Record("one", 2, "A", {"ms_per_token": 1.0}, "output of 3 tokens, 128 expected")
     measured = [*records("one", "A", "ms_per_token", 40), bad]

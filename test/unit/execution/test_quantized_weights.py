@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_atte
 # Relative error of logits against the float32 model of the same values. Rounding 32 normal inputs
 # to 8 bits of the largest, 2.4 deviations, makes an error of 2.4 / 127 / sqrt(12) = 0.55 % in a
 # product; w8a8 rounds inputs and weights by whole rows, 0.9 %; bf16, to which K-quants are widened,
-# 0.2 %. Nine products follow each other, sqrt(9); softmax and the long tails of silu * up double it.
+# 0.2 %. Nine products follow each other, sqrt(9); softmax and the tails of silu * up double it.
 TOLERANCES = dict.fromkeys(KINDS, 0.035) | {"Q4_K": 0.012, "Q6_K": 0.012, "w8a8": 0.055}
 
 
