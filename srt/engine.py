@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import dataclasses
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import aclosing
@@ -22,9 +23,10 @@ import uvloop
 from .api.generation import Completion, collect, follow_all, prepare_all
 from .api.native_body import GenerateBody, NativeJob, native_job
 from .api.native_reply import native_delta, native_reply
+from .api.native_sampling import NativeSampling
 from .api.request_body import parse_body
-from .api.sampling_defaults import SamplingDefaults
-from .errors import BadRequest, EngineDied
+from .api.sampling_defaults import SamplingDefaults, check_names, checked_preferred
+from .errors import BadRequest, ConfigError, EngineDied, did_you_mean
 from .messages import GenerateRequest
 from .processes.engine_client import EngineClient
 from .processes.launcher import EngineProcesses
@@ -40,12 +42,14 @@ _SHUTDOWN_SECONDS = 10.0
 class Engine:
     """A model in processes of its own; use as a context manager, or call shutdown().
 
-    Takes ServerArgs' fields by keyword (those about HTTP have no effect). Raises ConfigError,
-    ModelLoadError or EngineStartFailed if it cannot start. Call its methods from any thread.
+    Takes ServerArgs' fields by keyword (those about HTTP have no effect), and model as another name
+    of model_path. Raises ConfigError, ModelLoadError or EngineStartFailed if it cannot start. Call
+    its methods from any thread.
     """
 
     def __init__(self, **settings: Any) -> None:  # one keyword per ServerArgs field, checked there
-        self.args = ServerArgs(**{"log_level": "warning", **settings})
+        self.args = ServerArgs(**{"log_level": "warning", **_known_settings(settings)})
+        checked_preferred(self.args)
         self._loop = uvloop.new_event_loop()
         self._processes: EngineProcesses | None = None
         self._is_shut_down = False
@@ -56,8 +60,9 @@ class Engine:
         atexit.register(self.shutdown)
         try:
             self._client: EngineClient = self._call(self._start())
+            config = self._client.model_config
             self._defaults = SamplingDefaults(
-                self.args, self._client.model_config.generation_defaults
+                self.args, config.generation_defaults, config.vocab_size
             )
         except BaseException:
             self.shutdown()
@@ -141,6 +146,8 @@ class Engine:
             "weight_bytes": facts.weight_bytes,
             "weight_form": facts.weight_form,
             "dtype": facts.dtype,
+            "device": facts.device,
+            "threads": facts.threads,
             "attention_backend": facts.attention_backend,
             "num_running": state.num_running,
             "num_waiting": state.num_waiting,
@@ -191,9 +198,11 @@ class Engine:
         stream: bool,
         fields: dict[str, Any],
     ) -> tuple[NativeJob, GenerateBody]:
-        unknown = sorted(fields.keys() - GenerateBody.model_fields.keys())
-        if unknown:
-            raise BadRequest(f"generate takes no {', '.join(unknown)}", param=unknown[0])
+        # Over HTTP unknown fields are ignored; who calls from Python is told.
+        check_names("generate's argument", fields, GenerateBody)
+        for one in sampling_params if isinstance(sampling_params, list) else [sampling_params]:
+            if isinstance(one, dict):
+                check_names("the sampling field", one, NativeSampling)
         values = {
             "text": prompt,
             "sampling_params": sampling_params,
@@ -275,6 +284,19 @@ class Engine:
         except BaseException:
             future.cancel()  # ctrl-C while waiting ends the request too
             raise
+
+
+def _known_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with model as model_path; raises ConfigError for a name that is no field."""
+    if "model" in settings:
+        if "model_path" in settings:
+            raise ConfigError("model and model_path are given, and mean the same; leave one out")
+        settings = {("model_path" if k == "model" else k): v for k, v in settings.items()}
+    known = [one.name for one in dataclasses.fields(ServerArgs)]
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"Engine takes no argument {name!r}{did_you_mean(name, known)}")
+    return settings
 
 
 class _Replies:

@@ -6,6 +6,8 @@ frameworks: the api package turns it into a response, Engine raises it as it is.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -91,3 +93,9 @@ class ModelLoadError(ServingError):
 
 class ConfigError(ServingError):
     """A server argument cannot be honoured: the text names the flag, the value and a remedy."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence that names what is known and like name, or nothing."""
+    close = difflib.get_close_matches(name, list(known))
+    return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -127,6 +127,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     num_retractions: int = 0
     queue_seconds: float | None = None  # once, with the first delta
     sent_seconds: float = 0.0  # time.monotonic()
+    first_token_seconds: float | None = None  # time.monotonic(), once, with the first delta
 
 
 class TokenDelta(msgspec.Struct, frozen=True, array_like=True):
@@ -207,6 +208,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True
     weight_form: str = ""
     attention_backend: str = ""
     dtype: str = ""
+    device: str = ""
+    threads: int = 0
 
 
 class StartFailed(msgspec.Struct, frozen=True, array_like=True, tag=True):

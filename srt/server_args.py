@@ -37,13 +37,15 @@ class ServerArgs:
         None, "folder or GGUF file with the tokenizer (default: the model's own)", "model"
     )
     served_model_name: str | None = _flag(
-        None, "name that clients use (default: model_path as given)", "model"
+        None, "name that clients use (default: --model-path as given)", "model"
     )
     chat_template: str | None = _flag(
         None, "file with a Jinja chat template (default: the model's own)", "model"
     )
     context_length: int | None = _flag(
-        None, "longest prompt plus output, in tokens (default: the model's)", "model"
+        None,
+        "longest prompt plus output, in tokens; at most the model's (default: the model's)",
+        "model",
     )
     dtype: str = _flag(
         "auto",
@@ -82,7 +84,7 @@ class ServerArgs:
         None, "key that clients must send as a Bearer token (default: none)", "http"
     )
     admin_api_key: str | None = _flag(
-        None, "key for /flush_cache and /abort_request (default: api_key)", "http"
+        None, "key for /flush_cache and /abort_request (default: the value of --api-key)", "http"
     )
     max_request_body_bytes: int = _flag(32 << 20, "largest request body, in bytes", "http")
     cors_allow_origins: str = _flag(
@@ -110,7 +112,7 @@ class ServerArgs:
         "memory",
     )
     max_total_tokens: int | None = _flag(
-        None, "size of the KV pool in tokens (default: from mem_fraction_static)", "memory"
+        None, "size of the KV pool in tokens (default: from --mem-fraction-static)", "memory"
     )
     page_size: int = _flag(1, "KV slots per page, in tokens", "memory")
     disable_radix_cache: bool = _flag(False, "do not reuse the KV of earlier requests", "memory")
@@ -139,7 +141,9 @@ class ServerArgs:
     )
 
     # execution
-    device: str = _flag("auto", "device to run on", "execution", ("auto", "cpu", "cuda"))
+    device: str = _flag(
+        "auto", "device to run on; GPUs are not supported yet", "execution", ("auto", "cpu")
+    )
     attention_backend: str = _flag(
         "auto",
         "who computes the model: cpu_native (C++, the default on a CPU) or torch_reference (slow)",
@@ -170,8 +174,11 @@ class ServerArgs:
             choices = one.metadata["choices"]
             value = getattr(self, one.name)
             if choices and value not in choices:
+                why = ""
+                if one.name == "device" and str(value).startswith("cuda"):
+                    why = ", and GPU support is not built yet"
                 raise ConfigError(
-                    f"{_option(one.name)} is {value!r}; choose from {', '.join(choices)}"
+                    f"{_option(one.name)} is {value!r}{why}; choose from {', '.join(choices)}"
                 )
         _at_least(
             self, 1, "context_length", "max_total_tokens", "page_size", "max_running_requests"
@@ -233,7 +240,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             groups[group] = parser.add_argument_group(group)
         kind = str(one.type)
         text = one.metadata["help"].replace("%", "%%")
-        if one.default is not None:
+        if one.default is not None and "(default" not in text:
             text += f" (default: {one.default!r})"
         names = [_option(one.name)] + (["--model"] if one.name == "model_path" else [])
         if kind == "bool":
@@ -241,14 +248,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 *names, action=argparse.BooleanOptionalAction, default=one.default, help=text
             )
             continue
+        choices = one.metadata["choices"]
         caster = {"int": int, "float": float}.get(kind.split(" ")[0], str)
         groups[group].add_argument(
             *names,
             dest=one.name,
             type=caster,
             default=one.default,
-            choices=one.metadata["choices"],
-            metavar=None if one.metadata["choices"] else caster.__name__.upper(),
+            # ServerArgs checks choices: its text says more than argparse's.
+            metavar="{" + ",".join(choices) + "}" if choices else caster.__name__.upper(),
             help=text,
         )
 

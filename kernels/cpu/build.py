@@ -11,13 +11,17 @@ library's path; run tests with that variable set and LD_PRELOAD=$(g++ -print-fil
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).resolve().parent
 _FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast"]
@@ -59,7 +63,10 @@ def library_path() -> Path:
     flags = [*_FLAGS, *_sanitize_flags()]
     target = _cache_folder() / f"cpu-{_build_key(compiler, flags)}.so"
     if not target.exists():
+        logger.info("compiling the CPU engine, once for this version; takes about half a minute")
+        started = time.monotonic()
         _build(compiler, flags, target)
+        logger.info("compiled the CPU engine in %.1f s", time.monotonic() - started)
     return target
 
 

@@ -45,7 +45,8 @@ def create_app(client: EngineClient, args: ServerArgs) -> FastAPI:
     Starts and stops nothing: the client's processes belong to the caller. Raises ConfigError for
     settings that only show to be wrong here.
     """
-    defaults = SamplingDefaults(args, client.model_config.generation_defaults)
+    config = client.model_config
+    defaults = SamplingDefaults(args, config.generation_defaults, config.vocab_size)
     context = ApiContext(client, args, ServerMetrics(args.model_name), defaults)
     client.observers.append(context.metrics)
     app = FastAPI(

@@ -51,7 +51,10 @@ class ServerMetrics:
             _FIRST_TOKEN_BUCKETS,
         )
         self._inter_token = self._histogram(
-            "inter_token_latency_seconds", "between two tokens", model_name, _TOKEN_BUCKETS
+            "inter_token_latency_seconds",
+            "between two streamed tokens",
+            model_name,
+            _TOKEN_BUCKETS,
         )
         self._request = self._histogram(
             "e2e_request_latency_seconds", "arrival to last token", model_name, _REQUEST_BUCKETS
@@ -87,7 +90,9 @@ class ServerMetrics:
         if progress.queue_seconds is not None:
             self._queue.observe(progress.queue_seconds)
         if num_tokens and last is None:
-            self._first_token.observe(now - request.arrival_seconds)
+            # Without streaming the first delta comes with the last token.
+            first = now if request.stream else progress.first_token_seconds or now
+            self._first_token.observe(first - request.arrival_seconds)
         elif num_tokens and last is not None:
             for _ in range(num_tokens):
                 self._inter_token.observe((now - last) / num_tokens)

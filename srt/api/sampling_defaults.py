@@ -9,36 +9,57 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import orjson
 
-from ..errors import BadRequest, ConfigError
-from ..sampling_params import SamplingParams
+from ..errors import BadRequest, ConfigError, did_you_mean
+from ..sampling_params import SamplingParams, checked
 from ..server_args import ServerArgs
 from .native_sampling import NativeSampling
-from .request_body import parse_body
+from .request_body import Body, parse_body
 
+_ANY_VOCAB_SIZE = 2**31
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 class SamplingDefaults:
     """The layers below a request, merged once; raises ConfigError for wrong fields of the flag."""
 
-    def __init__(self, args: ServerArgs, generation_config: Mapping[str, float]) -> None:
+    def __init__(
+        self, args: ServerArgs, generation_config: Mapping[str, float], vocab_size: int
+    ) -> None:
         layers: dict[str, Any] = {}
         if args.sampling_defaults == "model":
             layers |= _from_model(generation_config)
-        try:
-            preferred = parse_body(orjson.dumps(args.preferred_sampling), NativeSampling)
-            layers |= preferred.explicit()
-            self._layers = layers
-            self.resolve({}, max_new_tokens=None)
-        except (BadRequest, msgspec.ValidationError) as error:
-            raise ConfigError(f"--preferred-sampling-params: {error}") from None
+        self._layers = layers | checked_preferred(args, vocab_size)
 
     def resolve(self, explicit: Mapping[str, Any], *, max_new_tokens: int | None) -> SamplingParams:
         """Return the parameters of a request that sets explicit; max_new_tokens is the route's."""
         return SamplingParams(**{"max_new_tokens": max_new_tokens, **self._layers, **explicit})
+
+
+def checked_preferred(args: ServerArgs, vocab_size: int = _ANY_VOCAB_SIZE) -> dict[str, Any]:
+    """Return --preferred-sampling-params as SamplingParams fields.
+
+    Raises ConfigError naming the field that is unknown or wrong; without vocab_size, token ids are
+    not checked.
+    """
+    try:
+        given = args.preferred_sampling
+        check_names("the field", given, NativeSampling)
+        preferred = parse_body(orjson.dumps(given), NativeSampling).explicit()
+        checked(SamplingParams(**{"max_new_tokens": None, **preferred}), vocab_size)
+    except BadRequest as error:
+        raise ConfigError(f"--preferred-sampling-params: {error.message}") from None
+    return preferred
+
+
+def check_names(what: str, given: Mapping[str, Any], kind: type[Body]) -> None:
+    """Raise BadRequest if given has a key that is no field of kind, with the fields like it."""
+    for name in given:
+        if name not in kind.model_fields:
+            raise BadRequest(
+                f"{what} {name!r} is not known{did_you_mean(name, kind.model_fields)}", param=name
+            )
 
 
 def _from_model(generation_config: Mapping[str, float]) -> dict[str, Any]:

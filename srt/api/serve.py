@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib
 import logging
 import os
@@ -42,6 +43,11 @@ def run_server(args: ServerArgs) -> int:
 
     configure_logging("http", args.log_level)
     try:
+        if args.preferred_sampling:
+            # Before the model loads; the import is for those who need it.
+            from .sampling_defaults import checked_preferred
+
+            checked_preferred(args)
         listener = open_listener(args.host, args.port)
         with contextlib.closing(listener):
             return uvloop.run(_HttpServer(args, listener).run())
@@ -89,7 +95,9 @@ class _HttpServer:
         client, _ = await asyncio.gather(processes.start(), asyncio.to_thread(_import_http))
         if not self._args.skip_server_warmup:
             await processes.warm_up()
-        return client, _uvicorn_server(client, self._args)
+        # What is shown is the port in use, also where the setting is 0.
+        args = dataclasses.replace(self._args, port=self._listener.getsockname()[1])
+        return client, _uvicorn_server(client, args)
 
     async def _serve(self, client: EngineClient, server: uvicorn.Server) -> int:
         serving = asyncio.ensure_future(server.serve(sockets=[self._listener]))

@@ -27,6 +27,7 @@ def plan_kv_tokens(
 
     Raises ConfigError naming the flag, the figures and a value that would work.
     """
+    context = config.served_context(args.context_length)
     free = free_memory_bytes()
     token_bytes = bytes_per_token(config, dtype)
     fraction = args.mem_fraction_static
@@ -36,7 +37,6 @@ def plan_kv_tokens(
     room = int(free * (fraction or DEFAULT_CPU_FRACTION)) - weight_bytes
     tokens = room // token_bytes
     if fraction is None:
-        context = args.context_length or config.context_length
         # One context always fits the cap, or a request the model could take would be refused.
         cap = max(context, min(DEFAULT_MAX_TOKENS, DEFAULT_MAX_CONTEXTS * context))
         tokens = min(tokens, _rounded_up(cap, args.page_size))

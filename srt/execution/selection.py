@@ -46,7 +46,7 @@ def load_executor(folder: Path, config: ModelConfig, args: ServerArgs) -> Loaded
     Sets torch's thread count for this process. Raises ConfigError for flags that cannot be honoured
     and ModelLoadError for weights that do not match config.
     """
-    device = _device(args.device)
+    device = torch.device("cpu" if args.device == "auto" else args.device)
     dtype = _compute_dtype(config, args)
     started = time.monotonic()
     forms = plan_weight_forms(folder, config, dtype, args.quantization)
@@ -101,7 +101,7 @@ def _native(
         reason = f"cpu_native does not compute {config.architecture} in {dtype} with these options"
         _warn_or_refuse(forced, reason)
         return None
-    max_positions = min(config.context_length, args.context_length or config.context_length)
+    max_positions = config.served_context(args.context_length)
     try:
         model = load_native_model(
             folder, config, dtype, args.threads or usable_cores(), max_positions, forms
@@ -135,9 +135,3 @@ def _torch(
     model = build_model(config, dtype)
     weight_bytes = load_weights(folder, model.parameters())
     return TorchExecutor(model, kv_pool, TorchReferenceAttention(), weight_bytes)
-
-
-def _device(name: str) -> torch.device:
-    if name == "cuda":
-        raise ConfigError("--device is cuda, and GPU support is not built yet; use cpu or auto")
-    return torch.device("cpu")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import ModelLoadError
+from ..errors import ConfigError, ModelLoadError
 from .config_fields import Fields
 
 GENERATION_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -88,6 +88,21 @@ class ModelConfig:
         raw = _read_json(folder / "config.json", required=True)
         generation = _read_json(folder / "generation_config.json", required=False)
         return _parse(_with_overrides(raw, overrides), generation, str(folder / "config.json"))
+
+    def served_context(self, wanted: int | None) -> int:
+        """Return the context to serve, in tokens: wanted, by default the model's own.
+
+        Raises ConfigError if wanted is more than the model's.
+        """
+        if wanted is None:
+            return self.context_length
+        if wanted > self.context_length:
+            raise ConfigError(
+                f"--context-length is {wanted}, more than the model's {self.context_length}; lower "
+                "it, or raise the model's, which it was not trained for, with "
+                f"--json-model-override-args '{{\"max_position_embeddings\": {wanted}}}'"
+            )
+        return wanted
 
 
 def _read_json(path: Path, *, required: bool) -> dict[str, Any]:

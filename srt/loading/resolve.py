@@ -23,30 +23,32 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
-def resolve_model(model_path: str, dtype: str = "auto", keep_blocks: bool = False) -> Path:
+def resolve_model(
+    model_path: str, dtype: str = "auto", keep_blocks: bool = False, flag: str = "--model-path"
+) -> Path:
     """Return a folder with config.json, safetensors and tokenizer for model_path.
 
     dtype is that of a converted GGUF's weights (auto: bfloat16); a folder is returned as it is.
     keep_blocks is --quantization gguf: the converted folder holds the file's blocks, and a model
     of floats is a ConfigError. Raises ModelLoadError saying what was looked for and what would
-    work.
+    work; flag is the setting that it blames.
     """
     path = Path(model_path).expanduser()
     if model_path and path.is_dir():  # an empty string would mean the current folder
-        return _from_folder(path, dtype, keep_blocks)
+        return _from_folder(path, dtype, keep_blocks, flag)
     if path.is_file():
         return _from_gguf(path, dtype, keep_blocks)
     if model_path in BUNDLED_MODELS:
         return _from_gguf(_bundled_gguf(model_path), dtype, keep_blocks)
     if _HUB_ID.fullmatch(model_path) and not path.suffix == ".gguf":
-        return _from_folder(_hub_snapshot(model_path), dtype, keep_blocks)
+        return _from_folder(_hub_snapshot(model_path, flag), dtype, keep_blocks, flag)
     raise ModelLoadError(
-        f"--model-path {model_path!r} is neither an existing folder or GGUF file, nor a hub id "
+        f"{flag} {model_path!r} is neither an existing folder or GGUF file, nor a hub id "
         f"(owner/name), nor a bundled model ({', '.join(BUNDLED_MODELS)})"
     )
 
 
-def _from_folder(folder: Path, dtype: str, keep_blocks: bool) -> Path:
+def _from_folder(folder: Path, dtype: str, keep_blocks: bool, flag: str) -> Path:
     if (folder / "config.json").is_file():
         if keep_blocks and not holds_blocks(folder):
             raise ConfigError(
@@ -60,9 +62,9 @@ def _from_folder(folder: Path, dtype: str, keep_blocks: bool) -> Path:
     if gguf_files:
         names = ", ".join(file.name for file in gguf_files)
         raise ModelLoadError(
-            f"{folder} holds several GGUF files; name one of them in --model-path: {names}"
+            f"{folder} holds several GGUF files; name one of them in {flag}: {names}"
         )
-    raise ModelLoadError(f"{folder} holds neither config.json nor a GGUF file")
+    raise ModelLoadError(f"{flag}: {folder} holds neither config.json nor a GGUF file")
 
 
 def _from_gguf(file: Path, dtype: str, keep_blocks: bool) -> Path:
@@ -89,7 +91,7 @@ def _bundled_gguf(name: str) -> Path:
     raise ModelLoadError(f"the bundled model {name} is not installed; run: {install}")
 
 
-def _hub_snapshot(hub_id: str) -> Path:
+def _hub_snapshot(hub_id: str, flag: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -98,13 +100,12 @@ def _hub_snapshot(hub_id: str) -> Path:
         return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]))
     except (LocalEntryNotFoundError, ConnectionError) as error:
         raise ModelLoadError(
-            f"--model-path {hub_id!r} is no local path, is not in the local hub cache, and the hub "
+            f"{flag} {hub_id!r} is no local path, is not in the local hub cache, and the hub "
             f"cannot be reached; give a local folder or GGUF file, or go online ({_brief(error)})"
         ) from error
     except (HfHubHTTPError, HFValidationError) as error:
         raise ModelLoadError(
-            f"--model-path {hub_id!r} is no local path, and the hub does not give it out: "
-            f"{_brief(error)}"
+            f"{flag} {hub_id!r} is no local path, and the hub does not give it out: {_brief(error)}"
         ) from error
     except OSError as error:
         raise ModelLoadError(f"cannot fetch {hub_id!r} from the hub: {_brief(error)}") from error

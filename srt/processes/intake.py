@@ -151,7 +151,7 @@ class Intake:
             _check_encodable("prompt", prompt)
             fewest = self._tokenizer.min_num_tokens(prompt)
             if fewest > self._longest and not self._allow_auto_truncate:
-                self._refuse(f"at least {fewest}", 0, self._longest)
+                self._refuse(f"at least {fewest}", 0, self._longest, None)
             prompt_ids = self._tokenizer.encode(prompt, add_special_tokens=spec.add_special_tokens)
         else:
             prompt_ids = prompt
@@ -190,12 +190,16 @@ class Intake:
             least = spare = max_new_tokens
         if len(prompt_ids) + least > longest:
             if not self._allow_auto_truncate or spare >= longest:
-                self._refuse(str(len(prompt_ids)), least, longest)
+                self._refuse(
+                    str(len(prompt_ids)), least, longest, None if may_clamp else max_new_tokens
+                )
             prompt_ids = prompt_ids[len(prompt_ids) - (longest - spare) :]
         room = longest - len(prompt_ids)
         return prompt_ids, room if max_new_tokens is None else min(max_new_tokens, room)
 
-    def _refuse(self, num_prompt_tokens: str, num_new_tokens: int, longest: int) -> None:
+    def _refuse(
+        self, num_prompt_tokens: str, num_new_tokens: int, longest: int, asked_for: int | None
+    ) -> None:
         asked = f"the prompt has {num_prompt_tokens} tokens"
         if num_new_tokens > 1:
             asked += f" and {num_new_tokens} new ones are asked for"
@@ -205,8 +209,9 @@ class Intake:
             limit = f"the KV pool holds {longest} (--max-total-tokens)"
         else:
             limit = f"the model takes {longest} in all (maximum context length)"
+        remedy = " or lower max_new_tokens" if asked_for else ""  # a default is lowered by itself
         raise ContextTooLong(
-            f"{asked}, but {limit}; shorten the prompt or lower max_new_tokens",
+            f"{asked}, but {limit}; shorten the prompt{remedy}",
             param="prompt",
             code="context_length_exceeded",
         )

@@ -56,7 +56,6 @@ class _HostParts:
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
-    model_config: ModelConfig
 
 
 class EngineProcesses:
@@ -98,7 +97,8 @@ class EngineProcesses:
     async def start(self) -> EngineClient:
         """Start everything; return the client, its status still "starting".
 
-        Raises ModelLoadError or EngineStartFailed; the caller calls stop() then, as after success.
+        Raises ConfigError, ModelLoadError or EngineStartFailed; the caller calls stop() then, as
+        after success.
         """
         self._inbox.attach(self._loop, self._on_message)
         self._start_child("scheduler", self._args.threads)
@@ -106,6 +106,9 @@ class EngineProcesses:
         # The children import what they need while the model is looked for, and load it while this
         # process loads its own parts.
         folders = await self._unless_a_child_ends(self._resolve())
+        # Refused here, before a child takes memory, what does not fit the model.
+        model_config = ModelConfig.load(Path(folders.folder), self._args.model_overrides)
+        model_config.served_context(self._args.context_length)
         for child in self._children:
             child.tell(self._spec(folders))
         parts = await self._unless_a_child_ends(
@@ -116,7 +119,7 @@ class EngineProcesses:
             self._args,
             parts.tokenizer,
             parts.chat_template,
-            parts.model_config,
+            model_config,
             self._facts["scheduler"],
             self._to_scheduler,
         )
@@ -263,12 +266,11 @@ class EngineProcesses:
 
 def _load_host_parts(args: ServerArgs, folders: ResolvedFolders) -> _HostParts:
     tokenizer = Tokenizer.load(Path(folders.tokenizer_folder))
-    model_config = ModelConfig.load(Path(folders.folder), args.model_overrides)
     source = tokenizer.chat_template
     if args.chat_template is not None:
         source = Path(args.chat_template).read_text(encoding="utf-8")
     template = None if source is None else ChatTemplate(source, tokenizer.special_tokens)
-    return _HostParts(tokenizer, template, model_config)
+    return _HostParts(tokenizer, template)
 
 
 def _describe_end(child: Child) -> str:

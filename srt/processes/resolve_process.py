@@ -56,4 +56,4 @@ def _tokenizer_folder(tokenizer_path: str) -> Path:
     path = Path(tokenizer_path).expanduser()
     if (path / "tokenizer.json").is_file() or (path / "tokenizer_config.json").is_file():
         return path
-    return resolve_model(tokenizer_path)
+    return resolve_model(tokenizer_path, flag="--tokenizer-path")

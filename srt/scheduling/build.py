@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..execution.host_limits import usable_cores
 from ..execution.selection import load_executor
 from ..loading.model_config import ModelConfig
 from ..memory.kv_memory import KvMemory
@@ -26,8 +27,8 @@ def build_scheduler(
 
     Raises ModelLoadError or ConfigError with a text for the user.
     """
+    context_length = model.served_context(args.context_length)
     executor = load_executor(folder, model, args)
-    context_length = min(model.context_length, args.context_length or model.context_length)
     total_tokens = executor.kv_pool.num_slots - args.page_size  # less the dummy page
     max_running = args.max_running_requests or max(
         1, min(MAX_RUNNING_REQUESTS, total_tokens // TOKENS_PER_RUNNING_REQUEST)
@@ -68,5 +69,7 @@ def build_scheduler(
         weight_form=executor.weight_form,
         attention_backend=executor.backend_name,
         dtype=str(executor.dtype).removeprefix("torch."),
+        device=executor.kv_pool.k.device.type,
+        threads=args.threads or usable_cores(),
     )
     return Scheduler(config, memory, executor, make_stop_checker), facts

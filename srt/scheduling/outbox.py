@@ -57,6 +57,7 @@ class Outbox:
             num_retractions=request.num_retractions,
             queue_seconds=request.queue_seconds if first else None,
             sent_seconds=self._clock(),
+            first_token_seconds=request.first_token_seconds if first else None,
         )
         self._deltas.append(TokenDelta(progress, _options(request) if first else None))
         request.num_sent = len(request.output_ids)

@@ -55,6 +55,7 @@ class Request:
     match_hint: int = 0  # cached prefix when last looked up, for the queue order
     cached_tokens: int | None = None  # prefix found at first admission
     queue_seconds: float | None = None
+    first_token_seconds: float | None = None  # when it was drawn
     num_retractions: int = 0
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     output_logprobs: list[PositionLogprobs] = field(default_factory=list)

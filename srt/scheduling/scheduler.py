@@ -180,6 +180,8 @@ class Scheduler:
             self._end(request, _failure(sampled.error, 500))
             return
         request.append(sampled.token_id)
+        if request.first_token_seconds is None:
+            request.first_token_seconds = self._clock()
         self._counters.generated_tokens += 1
         if sampled.logprobs is not None:
             request.output_logprobs.append(sampled.logprobs)
@@ -228,7 +230,7 @@ class Scheduler:
                 done = FlushDone(flush.call.call_id, True, "the cache is empty")
             elif now >= flush.deadline:
                 text = (
-                    f"not flushed: {len(self._queues.active)} requests are running and "
+                    f"{len(self._queues.active)} requests are running and "
                     f"{len(self._queues.waiting)} waiting after "
                     f"{flush.call.timeout_seconds:g} s; retry with a longer timeout"
                 )

@@ -184,13 +184,16 @@ class FakeServer:
 
     def __init__(self, **settings: Any) -> None:
         generation_defaults = settings.pop("generation_defaults", {})
+        pool_tokens = settings.pop("pool_tokens", 4096)
         tokenizer = byte_tokenizer()
         args = ServerArgs(**{"model_path": "some/tiny-model", **settings})
         facts = Ready(
             process="scheduler",
-            max_total_tokens=4096,
+            max_total_tokens=pool_tokens,
             context_length=CONTEXT_LENGTH,
             dtype="float32",
+            device="cpu",
+            threads=3,
         )
         self.engine = FakeEngine()
         self.client = EngineClient(

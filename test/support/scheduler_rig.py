@@ -39,6 +39,7 @@ class Outcome:
     num_deltas: int = 0
     num_retractions: int = 0
     finished_at_step: int = 0
+    first_token_seconds: list[float | None] = field(default_factory=list)  # of each delta
 
     def add(self, delta: TokenDelta, step: int) -> None:
         progress = delta.progress
@@ -51,6 +52,7 @@ class Outcome:
         if progress.prompt_logprobs is not None:
             self.prompt_logprobs = progress.prompt_logprobs
         self.finish = progress.finish
+        self.first_token_seconds.append(progress.first_token_seconds)
         self.cached_tokens = progress.cached_tokens
         self.num_retractions = progress.num_retractions
         self.finished_at_step = step

@@ -42,6 +42,7 @@ BAD_VALUES = [
     ({"chunked_prefill_size": 0}, "--chunked-prefill-size is 0"),
     ({"chunked_prefill_size": 100, "page_size": 16}, "multiple of --page-size 16"),
     ({"schedule_conservativeness": 0.0}, "--schedule-conservativeness"),
+    ({"device": "cuda"}, "--device is 'cuda', and GPU support is not built yet; choose from auto"),
     ({"quantization": "int3"}, "--quantization is 'int3'; choose from none, gguf, w8a8"),
     (
         {"quantization": "gguf", "dtype": "float32"},
@@ -96,7 +97,7 @@ def test_a_bad_value_is_refused_with_flag_value_and_limit(
     ("command_line", "message"),
     [
         ("--port many", "argument --port: invalid int value: 'many'"),
-        ("--device tpu", "argument --device: invalid choice: 'tpu'"),
+        ("--device tpu", "--device is 'tpu'; choose from auto, cpu"),
         ("--page-size 0", "--page-size is 0; it must be at least 1"),
         ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
     ],
@@ -120,7 +121,11 @@ def test_help_tells_meaning_and_default_of_every_flag() -> None:
     told = {entry.split()[0].rstrip(",").replace("-", "_"): entry for entry in entries}
     assert set(told) >= set(FIELDS)
     assert [name for name in FIELDS if len(told[name].split()) < 5] == []
-    assert [name for name, one in FIELDS.items() if "(default" not in told[name]] == []
+    # Once, and in words for a reader of the command line.
+    assert [name for name in FIELDS if told[name].count("(default") != 1] == []
+    words = " ".join(told["admin_api_key"].split())
+    assert "(default: the value of --api-key)" in words
+    assert "at most the model's" in " ".join(told["context_length"].split())
 
 
 def test_keys_are_never_in_the_public_view() -> None:

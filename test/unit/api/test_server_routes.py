@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.fake_engine import CONTEXT_LENGTH, FakeServer
 
-from runtime.srt.messages import FlushCache
+from runtime.srt.api.metrics import ServerMetrics
+from runtime.srt.errors import ConfigError
+from runtime.srt.messages import (
+    FinishReason,
+    FlushCache,
+    GenerateRequest,
+    Progress,
+    TextDelta,
+)
+from runtime.srt.sampling_params import SamplingParams
 
 
 @pytest.fixture
@@ -42,6 +53,14 @@ def test_server_info_has_settings_sizes_and_accounting(server: FakeServer, path:
     assert info["kv_stats"]["total"] == 4096
     assert info["internal_states"][0]["num_running_reqs"] == 0
     assert "version" in info and "startup_time" in info
+    assert (info["device"], info["threads"]) == ("cpu", 3)
+    assert info["max_req_input_len"] == CONTEXT_LENGTH
+
+
+def test_the_longest_prompt_shown_is_limited_by_the_pool_too() -> None:
+    info = FakeServer(pool_tokens=100).get("/server_info").json()
+
+    assert info["max_req_input_len"] == 100
 
 
 def test_kv_stats_are_top_level_tokens(server: FakeServer) -> None:
@@ -128,6 +147,22 @@ def test_defaults_come_from_request_then_flag_then_model_then_route() -> None:
     assert (sampling.max_new_tokens, sampling.min_p) == (50, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("preferred", "message"),
+    [
+        ('{"temprature": 1}', "'temprature' is not known; did you mean temperature?"),
+        ('{"temperature": "hot"}', "temperature: "),
+        ('{"top_p": 7}', "top_p is 7"),
+        ('{"stop_token_ids": [258]}', "stop_token_ids contains 258; ids go from 0 to 257"),
+    ],
+)
+def test_a_wrong_preferred_field_is_refused_at_the_start(preferred: str, message: str) -> None:
+    with pytest.raises(ConfigError, match="^--preferred-sampling-params: ") as raised:
+        FakeServer(preferred_sampling_params=preferred)
+
+    assert message in raised.value.message
+
+
 def test_the_models_defaults_can_be_left_out() -> None:
     server = FakeServer(generation_defaults={"temperature": 0.2}, sampling_defaults="openai")
 
@@ -151,6 +186,36 @@ def test_metrics_parse_and_count(server: FakeServer) -> None:
     assert values["runtime:inter_token_latency_seconds_count"] == 2
     assert values["runtime:e2e_request_latency_seconds_count"] == 1
     assert values["runtime:queue_time_seconds_count"] == 1
+
+
+def test_the_first_token_of_an_unstreamed_request_is_timed_where_it_was_drawn(
+    server: FakeServer,
+) -> None:
+    arrival = time.monotonic() - 50.0
+    request = GenerateRequest(
+        rid="a", input_ids=[1], sampling=SamplingParams(), arrival_seconds=arrival
+    )
+    progress = Progress(
+        rid="a",
+        token_ids=[1, 2],
+        prompt_tokens=1,
+        completion_tokens=2,
+        cached_tokens=0,
+        finish=FinishReason(type="length"),
+        first_token_seconds=arrival + 0.25,
+    )
+    metrics = ServerMetrics("model")
+
+    metrics.on_delta(request, TextDelta("ab", progress))
+
+    text = asyncio.run(metrics.scrape(server.client)).decode()
+    sums = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert sums["runtime:time_to_first_token_seconds_sum"] == pytest.approx(0.25)
+    assert sums["runtime:e2e_request_latency_seconds_sum"] >= 50
 
 
 def test_metrics_keep_their_values_after_the_scheduler_is_gone(server: FakeServer) -> None:

@@ -52,6 +52,26 @@ def test_without_flags_the_pool_is_capped_at_eight_contexts(config: ModelConfig,
     assert plan(config, context_length=100) == 800
 
 
+def test_a_context_above_the_models_is_refused_before_the_pool_is_sized(
+    config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_budget, "free_memory_bytes", lambda: pytest.fail("sized the pool"))
+
+    with pytest.raises(ConfigError) as raised:
+        plan(config, context_length=513)
+
+    assert "--context-length is 513, more than the model's 512" in raised.value.message
+    remedy = "--json-model-override-args '{\"max_position_embeddings\": 513}'"
+    assert remedy in raised.value.message
+
+
+def test_the_remedy_for_a_longer_context_works(tmp_path: Path, free: int) -> None:
+    save_tiny_model(tmp_path, "llama-gqa")
+    config = ModelConfig.load(tmp_path, {"max_position_embeddings": 600})
+
+    assert plan(config, context_length=600) == 8 * 600
+
+
 def test_without_flags_half_of_the_memory_is_the_limit(
     config: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ import torch
 from support.model_rig import GREEDY, ModelRig
 from support.tiny_models import random_prompt, save_tiny_model
 
-from runtime.srt.errors import ConfigError
 from runtime.srt.execution.forward_batch import PromptLogprobRow, SampleRow
 from runtime.srt.execution.selection import load_executor
 from runtime.srt.loading.model_config import ModelConfig
@@ -67,13 +66,6 @@ def test_the_pool_holds_the_planned_tokens_and_a_dummy_page(tmp_path: Path) -> N
     assert executor.kv_pool.num_slots == 96 + 8
     stored = (tmp_path / "model.safetensors").stat().st_size
     assert 0 < stored - executor.weight_bytes < 10_000  # the file is weights and a header
-
-
-def test_a_gpu_is_refused(tmp_path: Path) -> None:
-    save_tiny_model(tmp_path, "llama-gqa")
-
-    with pytest.raises(ConfigError, match="--device is cuda"):
-        load_executor(tmp_path, ModelConfig.load(tmp_path, {}), ServerArgs(device="cuda"))
 
 
 def test_the_thread_count_is_that_of_the_flag(tmp_path: Path) -> None:

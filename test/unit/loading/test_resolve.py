@@ -154,6 +154,11 @@ def test_a_path_that_is_nothing_lists_what_would_do(model_path: str) -> None:
         resolve_model(model_path)
 
 
+def test_a_tokenizer_path_that_is_nothing_is_blamed_itself() -> None:
+    with pytest.raises(ModelLoadError, match="^--tokenizer-path '/no-such' is neither"):
+        resolve_model("/no-such", flag="--tokenizer-path")
+
+
 def test_a_hub_id_without_a_connection_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 

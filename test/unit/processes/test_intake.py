@@ -107,6 +107,16 @@ def test_auto_truncation_keeps_the_end_of_the_prompt_and_room_for_the_output() -
         intake.prepare(_spec(ids, sampling={"max_new_tokens": CONTEXT}))
 
 
+def test_lower_max_new_tokens_is_advised_only_if_it_was_set() -> None:
+    ids = [1] * (CONTEXT - 2)
+    with pytest.raises(ContextTooLong, match="shorten the prompt or lower max_new_tokens$"):
+        _intake().prepare(_spec(ids, sampling={"max_new_tokens": 8}))
+
+    for unasked in ({"max_new_tokens": None}, {"max_new_tokens": 8}):
+        with pytest.raises(ContextTooLong, match="shorten the prompt$"):
+            _intake().prepare(_spec([1] * CONTEXT, sampling=unasked, clamp_max_new_tokens=True))
+
+
 def test_min_new_tokens_raises_a_default_and_follows_a_cut() -> None:
     sampling = {"max_new_tokens": 8, "min_new_tokens": 20}
 

@@ -299,6 +299,19 @@ def test_flush_waits_for_idle_and_reports_a_timeout() -> None:
     replies = {r.call_id: r for r in rig.scheduler.take_replies()}
     assert not getattr(replies[1], "success", True) and getattr(replies[2], "success", False)
     assert rig.memory.stats().evictable == 0
+    assert getattr(replies[1], "message", "").startswith("1 requests are running and 0 waiting")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_first_delta_tells_when_the_first_token_came(stream: bool) -> None:
+    rig = SchedulerRig()
+    rig.submit("a", [1, 2, 3], max_new_tokens=5, stream=stream)
+    arrived = rig.now
+
+    rig.run()
+
+    outcome = rig.outcomes["a"]
+    assert outcome.first_token_seconds == [arrived] + [None] * (outcome.num_deltas - 1)
 
 
 def test_state_shows_pool_queue_and_totals() -> None:

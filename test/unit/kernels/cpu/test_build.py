@@ -34,3 +34,19 @@ def test_a_refused_source_leaves_nothing_in_the_cache(
     with pytest.raises(build.BuildFailed, match=r"broken\.cpp"):
         build.library_path()
     assert not list((tmp_path / "cache" / "radix-runtime").iterdir())
+
+
+def test_a_compilation_is_announced_with_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "small.cpp").write_text("int f() { return 1; }\n")
+    monkeypatch.setattr(build, "_FOLDER", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    caplog.set_level("INFO")
+
+    build.library_path()
+    build.library_path()
+
+    first, second = caplog.messages
+    assert first.startswith("compiling the CPU engine")
+    assert second.startswith("compiled the CPU engine in ")
