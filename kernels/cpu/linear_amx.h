@@ -69,7 +69,8 @@ static void few_rows(const Activation& in, int m0, const uint8_t* const* panel, 
 
 // Rows [m0, m0 + 17..32) against two panels: tiles[0..1] are the first panel's rows, [2..3] the
 // second's. kFirst: the panels come from memory and are prefetched a little ahead; otherwise `ahead`
-// walks the weights of the next panels while this pass computes.
+// walks the weights of the next panels while this pass computes. Input rows are used once per pass:
+// loaded as a stream they leave the two panels in L1.
 template <bool kFirst>
 static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uint8_t* b1,
                       const uint8_t*& ahead, int ahead_lines, ThreadScratch& scratch) {
@@ -83,9 +84,9 @@ static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uin
   for (int k = 0; k < kt; ++k, a0 += 512, a1 += 512, b0 += 1024, b1 += 1024) {
     if (kFirst) prefetch_tile(b0);
     _tile_loadd(6, b0, 64);
-    _tile_loadd(4, a0, 64);
+    _tile_stream_loadd(4, a0, 64);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, a1, 64);
+    _tile_stream_loadd(5, a1, 64);
     _tile_dpbf16ps(1, 5, 6);
     if (kFirst) prefetch_tile(b1);
     _tile_loadd(7, b1, 64);

@@ -110,10 +110,21 @@ RT_INLINE float exp2_of(float x) { return exp2_of(splat(x))[0]; }
 
 constexpr float kLog2E = 1.44269504f;
 
+// 1 / x for normal x with a normal result, within 2 ulp; NaN stays NaN.
+RT_INLINE Vec reciprocal(Vec x) {
+#if defined(__AVX512F__)
+  // One Newton step on the 14-bit estimate: a sixth of a division's time.
+  const Vec guess = (Vec)_mm512_rcp14_ps((__m512)x);
+  return guess + guess * (1.0f - x * guess);
+#else
+  return 1.0f / x;
+#endif
+}
+
 RT_INLINE Vec silu(Vec x) {
   // The clamp keeps 2^y finite; silu(-88) is 0 in f32 anyway.
   const Vec e = exp2_of(max(min(x * -kLog2E, splat(126.0f)), splat(-126.0f)));
-  return x / (1.0f + e);
+  return x * reciprocal(1.0f + e);
 }
 
 }  // namespace RT_ISA
