@@ -26,8 +26,8 @@ struct QueryTile {
 struct AttentionScratch {
   uint16_t* keys;     // [128 / 16][heads][d / 32][16][32]
   uint16_t* values;   // [heads][d / 16][128 / 32][16 pairs][16][2]
-  float* scores;      // [128][16 lanes]
-  uint16_t* weights;  // [128 / 32][16 lanes][32]
+  float* scores;      // two of [128][16 lanes]
+  uint16_t* weights;  // two of [128 / 32][16 lanes][32]
   float* split_o;     // [d / 16][16 lanes][16]
   float* top;         // [16] of the split just done
   float* sum;
@@ -35,6 +35,7 @@ struct AttentionScratch {
   float* state_o;     // running results of a sequential unit's tiles
   float* state_top;
   float* state_sum;
+  float* state_split;  // (top, sum) of the splits of two tiles
 };
 
 RT_INLINE AttentionScratch carve(const AttentionArgs& args, ThreadScratch& scratch) {
@@ -48,8 +49,8 @@ RT_INLINE AttentionScratch carve(const AttentionArgs& args, ThreadScratch& scrat
   };
   a.keys = reinterpret_cast<uint16_t*>(take(s.keys));
   a.values = reinterpret_cast<uint16_t*>(take(s.keys));
-  a.scores = reinterpret_cast<float*>(take(kSplitTokens * 64));
-  a.weights = reinterpret_cast<uint16_t*>(take(kSplitTokens * 32));
+  a.scores = reinterpret_cast<float*>(take(kSplitTokens * 128));
+  a.weights = reinterpret_cast<uint16_t*>(take(kSplitTokens * 64));
   a.split_o = reinterpret_cast<float*>(take(s.tile_o));
   a.top = reinterpret_cast<float*>(take(64));
   a.sum = reinterpret_cast<float*>(take(64));
@@ -57,7 +58,40 @@ RT_INLINE AttentionScratch carve(const AttentionArgs& args, ThreadScratch& scrat
   a.state_o = reinterpret_cast<float*>(take(s.state_o));
   a.state_top = reinterpret_cast<float*>(take(s.state_ml));
   a.state_sum = reinterpret_cast<float*>(take(s.state_ml));
+  a.state_split = reinterpret_cast<float*>(take(256));
   return a;
+}
+
+RT_INLINE const int32_t* row_slots(const RtStep& step, int row) {
+  return step.slot_table + step.table_rows[row] * step.slot_table_stride;
+}
+
+// Fills the lanes of kv head `h` of a tile and packs their queries.
+static void set_lane(const AttentionArgs& args, QueryTile& tile, int lane, int token, int head) {
+  tile.token[lane] = token;
+  tile.head[lane] = head;
+  tile.limit[lane] = static_cast<int>(args.step->positions[token]) + 1;
+  if (lane == 0 || tile.limit[lane] < tile.least) tile.least = tile.limit[lane];
+  if (lane == 0 || tile.limit[lane] > tile.most) tile.most = tile.limit[lane];
+}
+
+static void pack_queries(const AttentionArgs& args, QueryTile& tile, uint16_t* packed) {
+  const int chunks = args.q_stride / 32;
+  const uint16_t* q = static_cast<const uint16_t*>(args.q);
+  tile.packed = packed;
+  for (int h = 0; h < tile.heads; ++h)
+    for (int c = 0; c < chunks; ++c, packed += 512) {
+      __m512i r[16];
+      for (int lane = 0; lane < 16; ++lane) {
+        const bool mine = lane < tile.lanes && lane / tile.lanes_per_head == h;
+        const int64_t at =
+            (static_cast<int64_t>(tile.token[lane]) * args.num_heads + tile.head[lane]) *
+                args.q_stride + c * 32;
+        r[lane] = mine ? _mm512_loadu_si512(q + at) : _mm512_setzero_si512();
+      }
+      transpose_16x16(r);
+      for (int pair = 0; pair < 16; ++pair) _mm512_store_si512(packed + pair * 32, r[pair]);
+    }
 }
 
 // scores[key][lane] for `keys` keys (a multiple of 32).
@@ -109,47 +143,72 @@ RT_INLINE __m512 exp2_short(__m512 x) {
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), shift));
 }
 
-// Softmax of one split: fills weights, top and sum. Keys at or past a lane's limit weigh exactly 0,
-// so leaving them out or carrying them along gives the same bits.
-template <bool kMasked>
-static void soften_split(const QueryTile& tile, int first_key, int keys, float scale_log2,
-                         const AttentionScratch& a) {
-  const __m512i limit = _mm512_sub_epi32(_mm512_loadu_si512(tile.limit), _mm512_set1_epi32(first_key));
-  const __m512 lowest = _mm512_set1_ps(-1e30f);
-  __m512 top0 = lowest, top1 = lowest;
-  for (int j = 0; j < keys; j += 2) {
-    __m512 s0 = _mm512_load_ps(a.scores + j * 16), s1 = _mm512_load_ps(a.scores + j * 16 + 16);
-    if (kMasked) {
-      s0 = _mm512_mask_blend_ps(_mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(j)), lowest, s0);
-      s1 = _mm512_mask_blend_ps(_mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(j + 1)), lowest, s1);
-    }
-    top0 = _mm512_max_ps(top0, s0);
-    top1 = _mm512_max_ps(top1, s1);
-  }
-  const __m512 top = _mm512_max_ps(top0, top1);
-  const __m512 scale = _mm512_set1_ps(scale_log2);
-  const __m512 shift = _mm512_mul_ps(top, scale);
-  __m512 sum0 = _mm512_setzero_ps(), sum1 = sum0;
-  for (int chunk = 0; chunk < keys; chunk += 32) {
-    __m512i pairs[16];
-    for (int i = 0; i < 16; ++i) {
-      const int j = chunk + 2 * i;
-      __m512 p0 = exp2_short(_mm512_fmsub_ps(_mm512_load_ps(a.scores + j * 16), scale, shift));
-      __m512 p1 = exp2_short(_mm512_fmsub_ps(_mm512_load_ps(a.scores + j * 16 + 16), scale, shift));
+// Softmax over one split's keys, lane by lane. Keys at or past a lane's limit weigh exactly 0, so
+// leaving them out or carrying them along gives the same bits.
+struct SplitSoftmax {
+  __m512 scale, shift, sum0, sum1;
+  __m512i limit;
+
+  template <bool kMasked>
+  inline __attribute__((always_inline)) void begin(const QueryTile& tile, int first_key, int keys, float scale_log2,
+                              const float* scores) {
+    limit = _mm512_sub_epi32(_mm512_loadu_si512(tile.limit), _mm512_set1_epi32(first_key));
+    const __m512 lowest = _mm512_set1_ps(-1e30f);
+    __m512 top0 = lowest, top1 = lowest;
+    for (int j = 0; j < keys; j += 2) {
+      __m512 s0 = _mm512_load_ps(scores + j * 16), s1 = _mm512_load_ps(scores + j * 16 + 16);
       if (kMasked) {
-        p0 = _mm512_maskz_mov_ps(_mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(j)), p0);
-        p1 = _mm512_maskz_mov_ps(_mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(j + 1)), p1);
+        s0 = _mm512_mask_blend_ps(sees(j), lowest, s0);
+        s1 = _mm512_mask_blend_ps(sees(j + 1), lowest, s1);
+      }
+      top0 = _mm512_max_ps(top0, s0);
+      top1 = _mm512_max_ps(top1, s1);
+    }
+    scale = _mm512_set1_ps(scale_log2);
+    shift = _mm512_mul_ps(_mm512_max_ps(top0, top1), scale);
+    sum0 = sum1 = _mm512_setzero_ps();
+  }
+
+  // Eight keys from `key` on: four vectors of weights, pairs of keys for each lane.
+  template <bool kMasked>
+  inline __attribute__((always_inline)) void soften(const float* scores, int key, uint16_t* pairs) {
+    for (int j = key; j < key + 8; j += 2, pairs += 32) {
+      __m512 p0 = exp2_short(_mm512_fmsub_ps(_mm512_load_ps(scores + j * 16), scale, shift));
+      __m512 p1 = exp2_short(_mm512_fmsub_ps(_mm512_load_ps(scores + j * 16 + 16), scale, shift));
+      if (kMasked) {
+        p0 = _mm512_maskz_mov_ps(sees(j), p0);
+        p1 = _mm512_maskz_mov_ps(sees(j + 1), p1);
       }
       sum0 = _mm512_add_ps(sum0, p0);
       sum1 = _mm512_add_ps(sum1, p1);
-      pairs[i] = pair_bf16(p0, p1);
+      _mm512_store_si512(pairs, pair_bf16(p0, p1));
     }
-    transpose_16x16(pairs);
-    for (int lane = 0; lane < 16; ++lane)
-      _mm512_store_si512(a.weights + chunk * 16 + lane * 32, pairs[lane]);
   }
-  _mm512_store_ps(a.top, shift);  // already in units of the exponent
-  _mm512_store_ps(a.sum, _mm512_add_ps(sum0, sum1));
+
+  // Writes the greatest score, already in units of the exponent, and the sum of the weights.
+  void end(float* top_and_sum) const {
+    _mm512_store_ps(top_and_sum, shift);
+    _mm512_store_ps(top_and_sum + 16, _mm512_add_ps(sum0, sum1));
+  }
+
+  __mmask16 sees(int key) const { return _mm512_cmpgt_epi32_mask(limit, _mm512_set1_epi32(key)); }
+};
+
+// Fills weights ([128 / 32][16 lanes][32]), top and sum.
+template <bool kMasked>
+static void soften_split(const QueryTile& tile, int first_key, int keys, float scale_log2,
+                         const AttentionScratch& a) {
+  SplitSoftmax softmax;
+  softmax.begin<kMasked>(tile, first_key, keys, scale_log2, a.scores);
+  for (int chunk = 0; chunk < keys; chunk += 32) {
+    uint16_t* out = a.weights + chunk * 16;
+    for (int i = 0; i < 32; i += 8) softmax.soften<kMasked>(a.scores, chunk + i, out + i * 16);
+    __m512i pairs[16];
+    for (int i = 0; i < 16; ++i) pairs[i] = _mm512_load_si512(out + i * 32);
+    transpose_16x16(pairs);
+    for (int lane = 0; lane < 16; ++lane) _mm512_store_si512(out + lane * 32, pairs[lane]);
+  }
+  softmax.end(a.top);
 }
 
 // split_o[d / 16][lane][16] = weights x values of one kv head; rows of other heads are garbage.

@@ -58,7 +58,7 @@ AttentionScratchSizes attention_scratch_sizes(int q_stride) {
   s.queries = std::max<size_t>(kMaxSequentialTiles * d, kPackedHeadElements) * 32;
   s.state_o = kMaxSequentialTiles * s.tile_o;
   s.state_ml = kMaxSequentialTiles * 64;
-  s.total = 2 * s.keys + kSplitTokens * 96 + s.tile_o + 128 + s.queries + s.state_o + 2 * s.state_ml;
+  s.total = 2 * s.keys + kSplitTokens * 192 + s.tile_o + 384 + s.queries + s.state_o + 2 * s.state_ml;
   return s;
 }
 

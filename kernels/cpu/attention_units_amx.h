@@ -1,106 +1,10 @@
-// The two kinds of attention unit, and the merge, on top of attention_amx.h.
+// Partial attention units, the merge, and the choice between the kinds of unit.
 #pragma once
 
-#include "attention_amx.h"
+#include "attention_sequential_amx.h"
 
 namespace rt {
 namespace RT_ISA {
-
-RT_INLINE const int32_t* row_slots(const RtStep& step, int row) {
-  return step.slot_table + step.table_rows[row] * step.slot_table_stride;
-}
-
-// Fills the lanes of kv head `h` of a tile and packs their queries.
-static void set_lane(const AttentionArgs& args, QueryTile& tile, int lane, int token, int head) {
-  tile.token[lane] = token;
-  tile.head[lane] = head;
-  tile.limit[lane] = static_cast<int>(args.step->positions[token]) + 1;
-  if (lane == 0 || tile.limit[lane] < tile.least) tile.least = tile.limit[lane];
-  if (lane == 0 || tile.limit[lane] > tile.most) tile.most = tile.limit[lane];
-}
-
-static void pack_queries(const AttentionArgs& args, QueryTile& tile, uint16_t* packed) {
-  const int chunks = args.q_stride / 32;
-  const uint16_t* q = static_cast<const uint16_t*>(args.q);
-  tile.packed = packed;
-  for (int h = 0; h < tile.heads; ++h)
-    for (int c = 0; c < chunks; ++c, packed += 512) {
-      __m512i r[16];
-      for (int lane = 0; lane < 16; ++lane) {
-        const bool mine = lane < tile.lanes && lane / tile.lanes_per_head == h;
-        const int64_t at =
-            (static_cast<int64_t>(tile.token[lane]) * args.num_heads + tile.head[lane]) *
-                args.q_stride + c * 32;
-        r[lane] = mine ? _mm512_loadu_si512(q + at) : _mm512_setzero_si512();
-      }
-      transpose_16x16(r);
-      for (int pair = 0; pair < 16; ++pair) _mm512_store_si512(packed + pair * 32, r[pair]);
-    }
-}
-
-static void sequential_unit(const AttentionArgs& args, const SequentialUnit& unit,
-                            ThreadScratch& scratch) {
-  const AttentionScratch a = carve(args, scratch);
-  const int group = args.num_heads / args.num_kv_heads, tiles_d = args.head_dim / 16;
-  const int lanes = (unit.token_end - unit.token_begin) * group;
-  const int num_tiles = (lanes + 15) / 16;
-  QueryTile tiles[kMaxSequentialTiles];
-  const int tile_o = tiles_d * 256;
-  int most = 0;
-  for (int i = 0; i < num_tiles; ++i) {
-    QueryTile& tile = tiles[i];
-    tile.lanes = tile.lanes_per_head = lanes - i * 16 < 16 ? lanes - i * 16 : 16;
-    for (int lane = 0; lane < tile.lanes; ++lane) {
-      const int at = i * 16 + lane;
-      set_lane(args, tile, lane, unit.token_begin + at / group, unit.kv_head * group + at % group);
-    }
-    pack_queries(args, tile, a.queries + i * args.q_stride * 16);
-    most = tile.most > most ? tile.most : most;
-    memset(a.state_o + i * tile_o, 0, sizeof(float) * static_cast<size_t>(tile_o));
-    _mm512_store_ps(a.state_top + i * 16, _mm512_set1_ps(-1e30f));
-    _mm512_store_ps(a.state_sum + i * 16, _mm512_setzero_ps());
-  }
-  const int32_t* slots = row_slots(*args.step, unit.row);
-  for (int first = 0; first < most; first += kSplitTokens) {
-    const int left = most - first, keys = left < kSplitTokens ? left : kSplitTokens;
-    const int padded = (keys + 31) / 32 * 32;
-    gather_keys(args, slots + first, keys, padded, unit.kv_head, 1, a.keys);
-    gather_values(args, slots + first, keys, padded, unit.kv_head, 1, a.values);
-    for (int i = 0; i < num_tiles; ++i) {
-      QueryTile& tile = tiles[i];
-      if (tile.most <= first) continue;
-      const int seen = (tile.most - first + 31) / 32 * 32;
-      const int used = seen < padded ? seen : padded;
-      score_and_soften(args, tile, first, used, 1, 0, a);
-      weigh_values(args.head_dim, used, 0, a);
-      __m512 top = _mm512_load_ps(a.state_top + i * 16), sum = _mm512_load_ps(a.state_sum + i * 16);
-      __m512 keep, take;
-      merge_factors(top, sum, _mm512_load_ps(a.top), _mm512_load_ps(a.sum), keep, take);
-      _mm512_store_ps(a.state_top + i * 16, top);
-      _mm512_store_ps(a.state_sum + i * 16, sum);
-      alignas(64) float keeps[16], takes[16];
-      _mm512_store_ps(keeps, keep);
-      _mm512_store_ps(takes, take);
-      float* o = a.state_o + i * tile_o;
-      const float* s = a.split_o;
-      for (int t = 0; t < tiles_d; ++t)
-        for (int lane = 0; lane < 16; ++lane, o += 16, s += 16) {
-          const __m512 part = _mm512_mul_ps(_mm512_load_ps(s), _mm512_set1_ps(takes[lane]));
-          _mm512_store_ps(o, _mm512_fmadd_ps(_mm512_load_ps(o), _mm512_set1_ps(keeps[lane]), part));
-        }
-    }
-  }
-  for (int i = 0; i < num_tiles; ++i)
-    for (int lane = 0; lane < tiles[i].lanes; ++lane) {
-      const float inverse = 1.0f / a.state_sum[i * 16 + lane];
-      alignas(64) float row[kMaxHeadDim];
-      for (int t = 0; t < tiles_d; ++t)
-        _mm512_store_ps(row + t * 16,
-                        _mm512_mul_ps(_mm512_load_ps(a.state_o + i * tile_o + t * 256 + lane * 16),
-                                      _mm512_set1_ps(inverse)));
-      write_head(args, tiles[i].token[lane], tiles[i].head[lane], row);
-    }
-}
 
 // Results of lanes [begin, end) of a tile for one split go to their tokens' partial places.
 static void store_partial(const AttentionArgs& args, const QueryTile& tile, int split, int begin,
