@@ -67,14 +67,57 @@ static void few_rows(const Activation& in, int m0, const uint8_t* const* panel, 
   }
 }
 
-// Rows [m0, m0 + 17..32) against two panels: tiles[0..1] are the first panel's rows, [2..3] the
-// second's. kFirst: the panels come from memory and are prefetched a little ahead; otherwise `ahead`
-// walks the weights of the next panels while this pass computes. Input rows are used once per pass:
-// loaded as a stream they leave the two panels in L1.
+struct PanelRef {
+  int part, panel;
+};
+
+// The panels of a unit in the order they are computed; gate and up alternate.
+RT_INLINE PanelRef panel_of(const LinearArgs& args, const LinearUnit& unit, int index) {
+  if (args.is_gated()) return {index % 2, unit.first_panel + index / 2};
+  return {unit.part, unit.first_panel + index};
+}
+
+// Sums of 32 x 32 outputs that wait for their epilogue: it runs a few rows at a time between the
+// tile products of the next 32 x 32.
+struct PendingBlock {
+  const LinearArgs& args;
+  ThreadScratch& scratch;
+  PanelRef ref[2] = {};
+  int m = 0, rows = 0, done = 0;
+  float (*tiles)[kTileRows * kPanel] = nullptr;  // [0..1] the first panel's rows, [2..3] the second's
+
+  // `count` more rows, all in one tile.
+  void advance(int count) {
+    if (done >= rows) return;
+    const int r = done, n = rows - r < count ? rows - r : count;
+    const float* first = tiles[r / kTileRows] + r % kTileRows * kPanel;
+    const float* second = tiles[2 + r / kTileRows] + r % kTileRows * kPanel;
+    done += count;
+    if (args.is_gated()) {
+      finish_gated(args, ref[0].panel, m + r, n, first, second);
+      return;
+    }
+    finish_tile(args, scratch, ref[0].part, ref[0].panel, m + r, n, first);
+    finish_tile(args, scratch, ref[1].part, ref[1].panel, m + r, n, second);
+  }
+  void flush() {
+    while (done < rows) advance(kTileRows - done % kTileRows);
+  }
+  // Where the next block's sums go, so that these may wait.
+  float (*other_tiles())[kTileRows * kPanel] {
+    return tiles == scratch.tiles ? scratch.tiles + 4 : scratch.tiles;
+  }
+};
+
+// Rows [m0, m0 + 17..32) against two panels, into the tiles that `pending` does not use; its rows
+// are finished on the way. kFirst: the panels come from memory and are prefetched a little ahead;
+// otherwise `ahead` walks the weights of the next panels while this pass computes. Input rows are
+// used once per pass: loaded as a stream they leave the two panels in L1.
 template <bool kFirst>
 static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uint8_t* b1,
-                      const uint8_t*& ahead, int ahead_lines, ThreadScratch& scratch) {
+                      const uint8_t*& ahead, int ahead_lines, PendingBlock& pending) {
   const int kt = in.k_padded / kKBlock;
+  const int slice = kt >= 16 ? 2 : kt >= 8 ? 4 : kTileRows;
   const uint16_t* a0 = in.bf16_at(m0, 0);
   const uint16_t* a1 = in.bf16_at(m0 + kTileRows, 0);
   _tile_zero(0);
@@ -92,23 +135,16 @@ static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uin
     _tile_loadd(7, b1, 64);
     _tile_dpbf16ps(2, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
+    pending.advance(slice);
     for (int line = 0; line < ahead_lines; ++line, ahead += 64)
       _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
   }
-  _tile_stored(0, scratch.tiles[0], 64);
-  _tile_stored(1, scratch.tiles[1], 64);
-  _tile_stored(2, scratch.tiles[2], 64);
-  _tile_stored(3, scratch.tiles[3], 64);
-}
-
-struct PanelRef {
-  int part, panel;
-};
-
-// The panels of a unit in the order they are computed; gate and up alternate.
-RT_INLINE PanelRef panel_of(const LinearArgs& args, const LinearUnit& unit, int index) {
-  if (args.is_gated()) return {index % 2, unit.first_panel + index / 2};
-  return {unit.part, unit.first_panel + index};
+  pending.flush();
+  float(*out)[kTileRows * kPanel] = pending.other_tiles();
+  _tile_stored(0, out[0], 64);
+  _tile_stored(1, out[1], 64);
+  _tile_stored(2, out[2], 64);
+  _tile_stored(3, out[3], 64);
 }
 
 static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
@@ -122,6 +158,7 @@ static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
   PanelRef ref[4];
   const bool stream = rows <= kTileRows;
   const int step = stream ? 4 : 2;
+  PendingBlock pending{args, scratch};
   for (int p = 0; p < panels; p += step) {
     const int count = panels - p < step ? panels - p : step;
     for (int i = 0; i < count; ++i) {
@@ -135,6 +172,7 @@ static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
     for (int m = unit.m0; m < unit.m1; m += 32) {
       const int here = m < full_end ? 32 : tail;
       if (here <= kTileRows || count == 1) {
+        pending.flush();  // few_rows writes the same tiles
         for (int part_m = m; part_m < m + here; part_m += kTileRows) {
           const int r = m + here - part_m < kTileRows ? m + here - part_m : kTileRows;
           configure(scratch, tile_shape(r, r));
@@ -152,24 +190,18 @@ static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
       }
       configure(scratch, tile_shape(kTileRows, here - kTileRows));
       if (passes < 3 && m == unit.m0)
-        many_rows<true>(in, m, panel[0], panel[1], ahead, 0, scratch);
+        many_rows<true>(in, m, panel[0], panel[1], ahead, 0, pending);
       else
-        many_rows<false>(in, m, panel[0], panel[1], ahead, ahead_lines, scratch);
-      const int second = here - kTileRows;
-      if (args.is_gated()) {
-        finish_gated(args, ref[0].panel, m, kTileRows, scratch.tiles[0], scratch.tiles[2]);
-        finish_gated(args, ref[0].panel, m + kTileRows, second, scratch.tiles[1],
-                     scratch.tiles[3]);
-      } else {
-        finish_tile(args, scratch, ref[0].part, ref[0].panel, m, kTileRows, scratch.tiles[0]);
-        finish_tile(args, scratch, ref[0].part, ref[0].panel, m + kTileRows, second,
-                    scratch.tiles[1]);
-        finish_tile(args, scratch, ref[1].part, ref[1].panel, m, kTileRows, scratch.tiles[2]);
-        finish_tile(args, scratch, ref[1].part, ref[1].panel, m + kTileRows, second,
-                    scratch.tiles[3]);
-      }
+        many_rows<false>(in, m, panel[0], panel[1], ahead, ahead_lines, pending);
+      pending.tiles = pending.other_tiles();
+      pending.ref[0] = ref[0];
+      pending.ref[1] = ref[1];
+      pending.m = m;
+      pending.rows = here;
+      pending.done = 0;
     }
   }
+  pending.flush();
 }
 
 }  // namespace RT_ISA
