@@ -50,16 +50,16 @@ def test_any_cached_length_and_any_chunking_give_the_same_bits(
     dtype: torch.dtype, form: WeightFormat
 ) -> None:
     engine = small_model(dtype).engine(weight_format=form)
-    ids = prompt(290)
+    ids = prompt(545)
     whole = Server(engine).extend([(0, ids)])[0]
-    for cached in (1, 5, 31, 32, 127, 128, 129, 200, 255, 256, 288, 289):
+    for cached in (1, 5, 31, 32, 127, 128, 129, 200, 255, 256, 288, 289, 511, 512, 513, 544):
         server = Server(engine)
         first = server.extend([(0, ids[:cached])])[0]
         rest = server.extend([(0, ids[cached:])])[0]
         assert torch.equal(torch.cat([first, rest]), whole), cached
     for size in (7, 16, 100):
         server = Server(engine)
-        parts = [server.extend([(0, ids[at : at + size])])[0] for at in range(0, 290, size)]
+        parts = [server.extend([(0, ids[at : at + size])])[0] for at in range(0, len(ids), size)]
         assert torch.equal(torch.cat(parts), whole), size
 
 
