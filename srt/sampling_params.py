@@ -17,10 +17,15 @@ from .errors import BadRequest
 MAX_STOP_STRINGS = 32
 MAX_STOP_STRING_CHARS = 4096
 MAX_STOP_REGEX_CHARS = 256
+MAX_STOP_REGEX_REPEATS = (
+    10_000  # counted repeats are unrolled: the compiler's memory grows with them
+)
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_SAMPLES = 128
 MAX_SEED = 2**63 - 1
+
+_REPEAT = regex.compile(r"\{\s*([0-9]*)\s*(?:,\s*([0-9]*)\s*)?\}")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -153,9 +158,17 @@ def _check_stops(params: SamplingParams) -> None:
                 f"a stop_regex has {len(pattern)} characters; the limit is {MAX_STOP_REGEX_CHARS}",
                 param="stop_regex",
             )
+        counts = [(int(low or 0), int(high or 0)) for low, high in _REPEAT.findall(pattern)]
+        repeats = math.prod(max(1, *count) for count in counts)
+        if repeats > MAX_STOP_REGEX_REPEATS:
+            raise BadRequest(
+                f"stop_regex {pattern!r} repeats up to {repeats} times, all its counts multiplied; "
+                f"the limit is {MAX_STOP_REGEX_REPEATS}",
+                param="stop_regex",
+            )
         try:
-            matches_nothing = regex.compile(pattern).match("") is not None
-        except regex.error as error:
+            matches_nothing = regex.compile(pattern).match("", timeout=0.1) is not None
+        except (regex.error, RecursionError, MemoryError, OverflowError, TimeoutError) as error:
             raise BadRequest(
                 f"stop_regex {pattern!r} does not compile: {error}", param="stop_regex"
             ) from None

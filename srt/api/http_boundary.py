@@ -7,7 +7,7 @@ import re
 import uuid
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import error_response, internal_error
@@ -46,6 +46,8 @@ class HttpBoundary:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:  # while it was still sending its body
+            logger.debug("request %s: client went away", state["request_id"])
         except Exception:
             logger.exception("request %s failed: %s", state["request_id"], scope.get("path"))
             if not started:

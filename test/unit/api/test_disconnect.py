@@ -134,3 +134,37 @@ def test_ids_are_matched_exactly_and_an_open_one_is_not_taken_twice() -> None:
     assert other.json()["found"] is False
     assert again.status_code == 400 and again.json()["error"]["param"] == "rid"
     assert first.status_code == 200
+
+
+def test_leaving_while_sending_the_body_is_no_server_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = FakeServer()
+    arrivals = [
+        {"type": "http.request", "body": b'{"text": "h', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/generate",
+        "raw_path": b"/generate",
+        "query_string": b"",
+        "headers": [],
+        "server": ("server", 80),
+        "client": ("client", 1),
+        "scheme": "http",
+        "http_version": "1.1",
+        "root_path": "",
+    }
+
+    async def receive() -> dict[str, Any]:
+        return arrivals.pop(0)
+
+    async def send(message: Any) -> None:
+        pass
+
+    asyncio.run(server.app(scope, receive, send))
+
+    assert [one for one in caplog.records if one.levelname in ("WARNING", "ERROR")] == []
+    assert server.engine.requests == []
