@@ -16,6 +16,7 @@ from .event_stream import open_event_stream
 from .generation import Completion, collect
 from .http_boundary import name_request
 from .json_response import json_response
+from .logprob_volume import pairs_held, rendered
 from .openai_logprobs import chat_logprobs
 from .openai_usage import usage_of
 from .openapi import takes
@@ -42,7 +43,9 @@ async def _answer(context: ApiContext, request: Request, body: ChatBody) -> Resp
         return await open_event_stream(chat_events(context, job))
     with context.open_bodies.register(job.rid, job.requests):
         completions = await collect(context.client, job.requests)
-    return json_response(_reply(context, job, completions))
+    return await rendered(
+        pairs_held(*completions), lambda: json_response(_reply(context, job, completions))
+    )
 
 
 def _reply(context: ApiContext, job: ChatJob, completions: list[Completion]) -> dict[str, Any]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import FailFast, Field, WithJsonSchema
+from typing_extensions import TypeAliasType
 
 from ..errors import BadRequest
 from .request_body import Body
 from .sampling_fields import AnyValue
+
+MAX_MESSAGES = 8192
+MAX_PARTS = 8192  # of one message's content
+MAX_TOOL_CALLS = 1024  # of one message
 
 _PART = {
     "type": "object",
@@ -29,12 +34,18 @@ class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content = None
     name: str | None = None
-    tool_calls: list[dict[str, AnyValue]] | None = None
+    tool_calls: Annotated[
+        list[dict[str, AnyValue]] | None, FailFast(), Field(max_length=MAX_TOOL_CALLS)
+    ] = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
 
-Messages = Annotated[list[ChatMessage], Field(min_length=1)]
+# Named, because a plain annotation with FailFast cannot be part of a union.
+Messages = TypeAliasType(
+    "Messages",
+    Annotated[list[ChatMessage], FailFast(), Field(min_length=1, max_length=MAX_MESSAGES)],
+)
 
 
 def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
@@ -48,6 +59,12 @@ def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
             param = f"messages.{index}.content"
             raise BadRequest(
                 f"{param} is missing; a {message.role} message needs text", param=param
+            )
+        if isinstance(message.content, list) and len(message.content) > MAX_PARTS:
+            param = f"messages.{index}.content"
+            raise BadRequest(
+                f"{param} has {len(message.content)} parts; at most {MAX_PARTS} are taken",
+                param=param,
             )
         plain.append(message.model_dump(exclude_none=True))
     return plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from ..messages import TextDelta
@@ -11,6 +12,7 @@ from .completion_job import CompletionJob
 from .context import ApiContext
 from .event_stream import event
 from .generation import Completion, follow_all
+from .logprob_volume import pairs_new, rendered
 from .openai_logprobs import CompletionLogprobs
 from .openai_usage import usage_of
 
@@ -24,16 +26,19 @@ async def completion_events(context: ApiContext, job: CompletionJob) -> AsyncGen
     with context.open_bodies.register(job.rid, job.requests):
         async with aclosing(follow_all(context.client, job.requests)) as deltas:
             async for index, delta in deltas:
-                if (chunk := stream.chunk(index, delta)) is not None:
-                    yield event(chunk)
+                completion = stream.completions[index]
+                completion.add(delta)
+                render = partial(stream.events, index, delta)
+                if events := await rendered(pairs_new(completion), render):
+                    yield events
     if job.body.includes_usage:
-        yield event(stream.usage_chunk())
+        yield stream.usage_event()
 
 
 class _CompletionStream:
     def __init__(self, context: ApiContext, job: CompletionJob) -> None:
         self._job = job
-        self._completions = [Completion(one) for one in job.requests]
+        self.completions = [Completion(one) for one in job.requests]
         self._logprobs = [CompletionLogprobs(context.client.tokenizer) for _ in job.requests]
         self._waiting_echoes: list[str] = list(job.echoes)
         self._head = {
@@ -43,16 +48,15 @@ class _CompletionStream:
             "model": job.model_name,
         }
 
-    def chunk(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
-        """Return the chunk for delta, None if it shows nothing new."""
-        self._completions[index].add(delta)
+    def events(self, index: int, delta: TextDelta) -> bytes:
+        """Return the event for delta, which its completion has; b"" if it shows nothing new."""
         progress = delta.progress
         text = self._waiting_echoes[index] + delta.text
         self._waiting_echoes[index] = ""
         positions = [*(progress.prompt_logprobs or ()), *(progress.output_logprobs or ())]
         finish = progress.finish
         if not text and not positions and finish is None:
-            return None
+            return b""
         choice: dict[str, Any] = {
             "index": index,
             "text": text,
@@ -63,12 +67,12 @@ class _CompletionStream:
             choice["matched_stop"] = finish.matched
         chunk = {**self._head, "choices": [choice]}
         if self._job.body.has_usage_in_each_chunk:
-            chunk["usage"] = usage_of(self._completions, self._job.num_samples)
+            chunk["usage"] = usage_of(self.completions, self._job.num_samples)
         elif self._job.body.includes_usage:
             chunk["usage"] = None
-        return chunk
+        return event(chunk)
 
-    def usage_chunk(self) -> dict[str, Any]:
-        """Return the last chunk, with no choices."""
-        usage = usage_of(self._completions, self._job.num_samples)
-        return {**self._head, "choices": [], "usage": usage}
+    def usage_event(self) -> bytes:
+        """Return the last event, with no choices."""
+        usage = usage_of(self.completions, self._job.num_samples)
+        return event({**self._head, "choices": [], "usage": usage})

@@ -7,6 +7,7 @@ source.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -86,6 +87,9 @@ class _EventStream(Response):
                 await _send_chunk(send, self._first)
             async for chunk in self._rest:
                 await _send_chunk(send, chunk)
+                # Neither a ready chunk nor a send to a closed connection waits: without this a
+                # backlog would keep all others out, and the disconnect unseen.
+                await asyncio.sleep(0)
         except ServingError as error:
             return event(error_body(error)) + DONE
         except Exception:

@@ -13,6 +13,7 @@ from ..messages import GenerateRequest, PositionLogprobs, Progress, TextDelta
 from ..processes.engine_client import EngineClient
 from ..processes.generation_spec import GenerationSpec
 from .errors import error_from_finish
+from .logprob_volume import check_volume
 
 MAX_REQUESTS_PER_BODY = 4096  # prompts x samples
 
@@ -112,6 +113,7 @@ async def prepare_all(
     for spec in specs:
         prepared.append(await client.prepare(spec))
         await asyncio.sleep(0)  # preparing a short prompt does not let others in by itself
+    check_volume([request for samples in prepared for request in samples])
     return prepared
 
 

@@ -6,13 +6,14 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import WithJsonSchema
+from pydantic import FailFast, Field, WithJsonSchema
+from typing_extensions import TypeAliasType
 
 from ..errors import BadRequest
 from ..processes.generation_spec import GenerationSpec
 from ..sampling_params import LogprobOptions
 from .native_sampling import NativeSampling
-from .prompts import IdsOrLists, Prompt, TextOrTexts, parse_prompts
+from .prompts import MAX_PROMPTS, IdsOrLists, Prompt, TextOrTexts, parse_prompts
 from .request_body import Body
 from .sampling_defaults import SamplingDefaults
 from .sampling_fields import AnyValue
@@ -25,12 +26,19 @@ def _once_or_list(of: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [of, {"type": "array", "items": of}]})
 
 
+# Named, because a plain annotation with FailFast cannot be part of a union.
+SamplingList = TypeAliasType(
+    "SamplingList",
+    Annotated[list[NativeSampling | None], FailFast(), Field(max_length=MAX_PROMPTS)],
+)
+
+
 class GenerateBody(Body):
     """One of text and input_ids; other fields hold for all items, or list one value per item."""
 
     text: TextOrTexts = None
     input_ids: IdsOrLists = None
-    sampling_params: NativeSampling | list[NativeSampling | None] | None = None
+    sampling_params: NativeSampling | SamplingList | None = None
     rid: TextOrTexts = None
     stream: bool | None = None
     return_logprob: Annotated[Any, _once_or_list({"type": "boolean"})] = None
@@ -93,35 +101,29 @@ class _Items:
 
     def at(self, name: str, value: Any, index: int, kind: type) -> Any:
         if isinstance(value, list):
-            if self._num_items is None and len(value) != 1:
-                raise BadRequest(f"{name} is a list, but there is only one prompt", param=name)
-            if self._num_items is not None and len(value) != self._num_items:
-                raise BadRequest(
-                    f"{name} has {len(value)} entries for {self._num_items} prompts", param=name
-                )
-            value = value[index]
+            value = self._entry(name, value, index)
         if value is not None and type(value) is not kind:
             raise BadRequest(f"{name} must be of type {_JSON_NAMES[kind]}", param=name)
         return value
 
     def ids_at(self, name: str, value: Any, index: int) -> tuple[int, ...]:
         """Read a list of ids, or a list of such lists with one per item."""
+        if isinstance(value, list) and value and (value[0] is None or type(value[0]) is list):
+            value = self._entry(name, value, index)
         if value is None:
             return ()
-        if (
-            isinstance(value, list)
-            and value
-            and all(one is None or type(one) is list for one in value)
-        ):
-            value = self.at(name, [_Boxed(one) for one in value], index, _Boxed).ids or []
         if not isinstance(value, list) or any(type(one) is not int for one in value):
             raise BadRequest(f"{name} must be a list of token ids", param=name)
         return tuple(value)
 
-
-@dataclass(frozen=True, slots=True)
-class _Boxed:
-    ids: list[int] | None
+    def _entry(self, name: str, value: list[Any], index: int) -> Any:
+        if self._num_items is None and len(value) != 1:
+            raise BadRequest(f"{name} is a list, but there is only one prompt", param=name)
+        if self._num_items is not None and len(value) != self._num_items:
+            raise BadRequest(
+                f"{name} has {len(value)} entries for {self._num_items} prompts", param=name
+            )
+        return value[index]
 
 
 _JSON_NAMES: dict[type, str] = {
@@ -129,7 +131,6 @@ _JSON_NAMES: dict[type, str] = {
     int: "integer",
     str: "string",
     NativeSampling: "object",
-    _Boxed: "array",
 }
 
 

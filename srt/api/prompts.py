@@ -32,12 +32,15 @@ TextsOrIds = Annotated[
 
 Prompt = str | list[int]
 
+MAX_PROMPTS = 4096
+
 
 def parse_prompts(value: Any, param: str) -> tuple[list[Prompt], bool]:
     """Return the prompts in value and whether it is a batch.
 
     A string or a list of ids is one prompt; a list of either is a batch. Raises BadRequest for
-    anything else and for an empty batch; the ids' range is checked later.
+    anything else, for an empty batch and for one of more than MAX_PROMPTS; the ids' range is
+    checked later.
     """
     if isinstance(value, str):
         return [value], False
@@ -47,6 +50,11 @@ def parse_prompts(value: Any, param: str) -> tuple[list[Prompt], bool]:
         raise BadRequest(f"{param} is empty; send at least one prompt", param=param)
     if _is_ids(value):
         return [value], False
+    if len(value) > MAX_PROMPTS:
+        raise BadRequest(
+            f"{param} has {len(value)} prompts; at most {MAX_PROMPTS} are taken in one body",
+            param=param,
+        )
     if all(isinstance(one, str) for one in value):
         return list(value), True
     if all(isinstance(one, list) for one in value):

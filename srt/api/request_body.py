@@ -7,8 +7,10 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 
-from ..errors import BadRequest
+from ..errors import BadRequest, PayloadTooLarge
 
+# Parsing holds the event loop: 500,000 values take up to 0.4 s, 10 MB of text 10 ms.
+MAX_BODY_VALUES = 500_000
 _MAX_SHOWN_CHARS = 200
 
 B = TypeVar("B", bound="Body")
@@ -29,7 +31,15 @@ async def read_body(request: Request, kind: type[B]) -> B:
 
 
 def parse_body(raw: bytes, kind: type[B]) -> B:
-    """Parse raw as a kind; raises BadRequest naming the field that is wrong."""
+    """Parse raw as a kind; raises BadRequest naming the field that is wrong.
+
+    Raises PayloadTooLarge for more than about MAX_BODY_VALUES values (commas are counted).
+    """
+    if (num_commas := raw.count(b",")) > MAX_BODY_VALUES:
+        raise PayloadTooLarge(
+            f"the body has {num_commas} commas; at most {MAX_BODY_VALUES} values are taken in one "
+            "body, send it in parts"
+        )
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any
 
-from pydantic import WithJsonSchema
+from pydantic import FailFast, Field, WithJsonSchema
 
 from ..errors import BadRequest
+from ..sampling_params import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 from .request_body import Body
 
 StringOrList = Annotated[
     Any,
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+NumberById = Annotated[
+    Any, WithJsonSchema({"type": "object", "additionalProperties": {"type": "number"}})
 ]
 AnyValue = Annotated[Any, WithJsonSchema({})]
 
@@ -30,9 +35,11 @@ class SamplingFields(Body):
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     stop: StringOrList = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Annotated[
+        list[int] | None, FailFast(), Field(max_length=MAX_STOP_TOKEN_IDS)
+    ] = None
     stop_regex: StringOrList = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: NumberById = None
     n: int | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
@@ -94,10 +101,29 @@ def _strings(name: str, value: Any) -> tuple[str, ...] | None:
     raise BadRequest(f"{name} must be a string or a list of strings", param=name)
 
 
-def _logit_bias(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    for key in biases:
+def _logit_bias(biases: Any) -> tuple[tuple[int, float], ...]:
+    if not isinstance(biases, dict):
+        raise BadRequest("logit_bias must be an object from token id to number", param="logit_bias")
+    if len(biases) > MAX_LOGIT_BIAS:
+        raise BadRequest(
+            f"logit_bias has {len(biases)} entries; at most {MAX_LOGIT_BIAS} are taken",
+            param="logit_bias",
+        )
+    for key, bias in biases.items():
         if not _TOKEN_ID.fullmatch(key):
             raise BadRequest(
                 f"logit_bias has the key {key[:40]!r}; keys are token ids", param="logit_bias"
             )
-    return tuple((int(key), bias) for key, bias in biases.items())
+        if isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise BadRequest(
+                f"logit_bias.{key} is of type {type(bias).__name__}; it must be a number",
+                param=f"logit_bias.{key}",
+            )
+    return tuple((int(key), _float(bias)) for key, bias in biases.items())
+
+
+def _float(number: int | float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer of hundreds of digits; out of range like infinity
+        return math.inf if number > 0 else -math.inf

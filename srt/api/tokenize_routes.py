@@ -1,7 +1,14 @@
-"""POST /tokenize and /detokenize, also under /v1."""
+"""POST /tokenize and /detokenize, also under /v1.
+
+Long texts take seconds: all of this runs in one thread of its own, so that neither the event loop
+nor the prompts of /generate wait for it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,11 +19,15 @@ from ..errors import BadRequest
 from .chat_messages import Messages
 from .chat_prompt import chat_prompt
 from .context import ApiContext
+from .disconnect import until_disconnect
 from .json_response import json_response
 from .openapi import takes
 from .prompts import IdsOrLists, TextOrTexts, parse_prompts
 from .request_body import Body, read_body
 from .sampling_fields import AnyValue
+
+# About 3 s of work, and 100 bytes of memory for each byte of text.
+MAX_TEXT_BYTES = 2 << 20
 
 
 class TokenizeBody(Body):
@@ -43,33 +54,48 @@ class DetokenizeBody(Body):
 def tokenize_router(context: ApiContext) -> APIRouter:
     """Return the router of all four routes."""
     router = APIRouter()
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenize-route")
 
-    @router.post("/tokenize", openapi_extra=takes(TokenizeBody))
+    async def answer(request: Request, work: Callable[[], Response]) -> Response:
+        in_thread = asyncio.get_running_loop().run_in_executor(thread, work)
+        return await until_disconnect(request.receive, _wait(in_thread))
+
     async def tokenize(request: Request) -> Response:
         """Token ids of a text, a list of texts, or a conversation."""
-        return _tokenize(context, await read_body(request, TokenizeBody))
+        body = await read_body(request, TokenizeBody)
+        return await answer(request, lambda: _tokenize(context, body))
 
-    @router.post("/v1/tokenize", openapi_extra=takes(TokenizeBody))
-    async def v1_tokenize(request: Request) -> Response:
-        """The same as /tokenize."""
-        return _tokenize(context, await read_body(request, TokenizeBody))
-
-    @router.post("/detokenize", openapi_extra=takes(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
         """Text of token ids."""
-        return _detokenize(context, await read_body(request, DetokenizeBody))
+        body = await read_body(request, DetokenizeBody)
+        return await answer(request, lambda: _detokenize(context, body))
 
-    @router.post("/v1/detokenize", openapi_extra=takes(DetokenizeBody))
-    async def v1_detokenize(request: Request) -> Response:
-        """The same as /detokenize."""
-        return _detokenize(context, await read_body(request, DetokenizeBody))
-
+    for prefix, name in (("", "{}"), ("/v1", "v1_{}")):
+        router.add_api_route(
+            f"{prefix}/tokenize",
+            tokenize,
+            methods=["POST"],
+            name=name.format("tokenize"),
+            openapi_extra=takes(TokenizeBody),
+        )
+        router.add_api_route(
+            f"{prefix}/detokenize",
+            detokenize,
+            methods=["POST"],
+            name=name.format("detokenize"),
+            openapi_extra=takes(DetokenizeBody),
+        )
     return router
+
+
+async def _wait(work: asyncio.Future[Response]) -> Response:
+    return await work
 
 
 def _tokenize(context: ApiContext, body: TokenizeBody) -> Response:
     context.check_model(body.model)
     texts, is_batch = _texts(context, body)
+    _check_size(context, texts, "messages" if body.messages is not None else "prompt")
     # What a chat template writes has its special tokens already.
     with_special = body.add_special_tokens
     if with_special is None:
@@ -105,12 +131,22 @@ def _texts(context: ApiContext, body: TokenizeBody) -> tuple[list[str], bool]:
     return texts, is_batch
 
 
+def _check_size(context: ApiContext, texts: list[str], param: str) -> None:
+    most = max(MAX_TEXT_BYTES, 16 * context.client.facts.context_length)
+    num_bytes = sum(len(text.encode("utf-8", errors="surrogatepass")) for text in texts)
+    if num_bytes > most:
+        raise BadRequest(
+            f"{param} has {num_bytes} bytes of text; at most {most} are tokenised in one request",
+            param=param,
+        )
+
+
 def _detokenize(context: ApiContext, body: DetokenizeBody) -> Response:
     context.check_model(body.model)
     lists, is_batch = _id_lists(body.tokens)
     vocab_size = context.client.model_config.vocab_size
     for ids in lists:
-        for token_id in ids:
+        for token_id in (min(ids), max(ids)) if ids else ():
             if not 0 <= token_id < vocab_size:
                 raise BadRequest(
                     f"tokens contains {token_id}; ids go from 0 to {vocab_size - 1}", param="tokens"

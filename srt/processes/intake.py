@@ -155,6 +155,9 @@ class Intake:
             prompt_ids = self._tokenizer.encode(prompt, add_special_tokens=spec.add_special_tokens)
         else:
             prompt_ids = prompt
+            if len(prompt) > self._longest and not self._allow_auto_truncate:
+                # Before each id is looked at: there may be any number of them.
+                self._refuse(str(len(prompt)), 0, self._longest, None)
         self._check_ids(prompt_ids)
         if not prompt_ids:
             raise BadRequest("the prompt is empty; send at least one token", param="prompt")

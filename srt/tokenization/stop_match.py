@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 import regex
@@ -43,14 +43,20 @@ class StopMatcher:
 
     def __init__(self, stop: Sequence[str] = (), stop_regex: Sequence[str] = ()) -> None:
         self._strings = tuple(stop)
-        self._patterns = tuple(regex.compile(source) for source in stop_regex)
+        self._sources = tuple(stop_regex)
         self._slow_calls = 0
         self.max_string_chars = max((len(text) for text in stop), default=0)
+
+    @cached_property
+    def _patterns(self) -> tuple[regex.Pattern[str], ...]:
+        # At first use: a burst of requests then costs the scheduler nothing when it arrives. The
+        # library's own cache would keep the patterns of finished requests.
+        return tuple(regex.compile(source, cache_pattern=False) for source in self._sources)
 
     @property
     def has_patterns(self) -> bool:
         """Whether any stop is a regex: its matches have no known length."""
-        return bool(self._patterns)
+        return bool(self._sources)
 
     def find(self, text: str, start: int = 0, regex_from: int = 0) -> StopMatch | None:
         """The match that begins first among those that end after start; the shorter on a tie.
@@ -75,7 +81,7 @@ class StopMatcher:
         Raises StopRegexTimeout.
         """
         first = self._first_open_string(text, start)
-        if self._patterns:
+        if self._sources:
             first = min(first, self.first_open(text, start))
         return len(text) - first
 

@@ -22,7 +22,21 @@ def test_a_stop_regex_whose_repeats_would_exhaust_memory_is_refused(pattern: str
     with pytest.raises(BadRequest, match="stop_regex") as caught:
         checked(SamplingParams(stop_regex=(pattern,)), 100)
 
-    assert caught.value.param == "stop_regex" and "10000" in caught.value.message
+    assert caught.value.param == "stop_regex" and "1000" in caught.value.message
+
+
+def test_many_patterns_share_one_limit_of_repeats() -> None:
+    patterns = tuple(rf"x{index}{{100}}" for index in range(32))
+
+    assert checked(SamplingParams(stop_regex=patterns[:10]), 100)
+    with pytest.raises(BadRequest, match="stop_regex"):
+        checked(SamplingParams(stop_regex=patterns), 100)
+
+
+@pytest.mark.parametrize("pattern", ["(?R)", "(?R)?", "(?:a|(?R))", "((?1)|b)"])
+def test_a_stop_regex_that_calls_itself_without_end_is_refused(pattern: str) -> None:
+    with pytest.raises(BadRequest, match="stop_regex"):
+        checked(SamplingParams(stop_regex=(pattern,)), 100)
 
 
 @pytest.mark.parametrize(
