@@ -87,7 +87,9 @@ class Tokenizer:
                 f"the text contains a lone surrogate (U+{ord(text[error.start]):04X}) at character "
                 f"{error.start}; send valid Unicode"
             ) from None
-        return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # The batch form lets other threads run meanwhile, and keeps no offsets.
+        (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(encoding.ids)
 
     def decode(
         self,

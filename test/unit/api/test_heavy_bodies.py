@@ -29,8 +29,8 @@ HEAVY: dict[str, tuple[str, bytes, int, str | None]] = {
     "id prompts": ("/generate", body_of(input_ids=[[1]] * 5000), 400, "input_ids"),
     "completion prompts": ("/v1/completions", body_of(prompt=["a"] * 400_000), 400, "prompt"),
     "values": ("/generate", body_of(text=["a"] * 600_000), 413, None),
-    "one long id prompt": ("/generate", body_of(input_ids=[1] * 400_000), 400, "prompt"),
-    "one long text": ("/generate", body_of(text="a b " * 7_000_000), 400, "prompt"),
+    "one long id prompt": ("/generate", body_of(input_ids=[1] * 400_000), 400, "input_ids"),
+    "one long text": ("/generate", body_of(text="a b " * 7_000_000), 400, "text"),
     "messages": (CHAT, body_of(messages=HI * 200_000), 400, "messages"),
     "wrong messages": (CHAT, body_of(messages=[1] * 400_000), 400, "messages"),
     "parts": (
@@ -117,17 +117,19 @@ def test_what_tokenize_takes_at_most_is_worked_on_beside_the_event_loop() -> Non
     server = FakeServer()
     text = "a b " * 250_000
 
-    async def go() -> tuple[Any, float]:
+    async def go() -> tuple[Any, float, float]:
         async with server.http() as http:
             watch = asyncio.ensure_future(longest_stall())
+            began = time.monotonic()
             reply = await http.post("/tokenize", json={"prompt": text})
+            seconds = time.monotonic() - began
             watch.cancel()
-            return reply, await watch
+            return reply, seconds, await watch
 
-    reply, stall = asyncio.run(go())
+    reply, seconds, stall = asyncio.run(go())
 
     assert reply.json()["count"] == len(text)
-    assert stall < LONGEST_STALL_SECONDS
+    assert stall < 0.5 * seconds
 
 
 @pytest.mark.parametrize("num_top", [0, 40])
@@ -202,5 +204,7 @@ def test_the_number_of_logprobs_of_one_body_is_bounded(
 
     assert (reply.status_code == 200) is is_taken, reply.text[:300]
     if not is_taken:
-        assert "log-probabilities" in reply.json()["error"]["message"]
+        error = reply.json()["error"]
+        assert "log-probabilities" in error["message"]
+        assert error["param"] == "token_ids_logprob"
         assert not server.engine.requests
