@@ -13,11 +13,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle
 
 import torch
 
-from runtime.kernels.cpu.abi_types import TensorId, WeightFormat
+from runtime.kernels.cpu.abi_types import DType, TensorId, WeightFormat
 from runtime.kernels.cpu.library import CpuModel, CpuModelConfig, StepInput
 
 SHAPES = ((TensorId.Q, 576, 576), (TensorId.GATE, 1536, 576), (TensorId.DOWN, 576, 1536))
@@ -25,6 +26,7 @@ PROMPTS = (512, 2048)
 BATCHES = (1, 8, 32)
 CONTEXT = 200
 SHARED_PREFIX = 1500
+BLOCK_LAYERS = 4
 
 
 def main() -> None:
@@ -35,7 +37,7 @@ def main() -> None:
     torch.set_num_threads(1)
     repeats = 3 if args.quick else 9
     config = smollm2_config(args.threads)
-    for form in (WeightFormat.KEEP, WeightFormat.W8A8):
+    for form in WeightFormat:
         model = random_engine(config, form)
         print(f"\n== {form.name}: {model.level.name}, {args.threads} threads, "
               f"{model.weight_bytes / 1e6:.0f} MB of weights")  # fmt: skip
@@ -44,6 +46,7 @@ def main() -> None:
         print(f"limits in this run: read {bandwidth / 1e9:.1f} GB/s, {peak / 1e12:.2f} TFLOP/s")
         linear_table(model, config, bandwidth, peak, repeats)
         step_table(model, config, bandwidth, repeats)
+    block_table(args.threads, repeats)
 
 
 def smollm2_config(threads: int) -> CpuModelConfig:
@@ -119,11 +122,44 @@ def linear_table(
                   f"{flops / peak:>8.0%} {read / bandwidth:>8.0%}")  # fmt: skip
 
 
+def block_table(threads: int, repeats: int) -> None:
+    """GGUF blocks beside bf16 in turns, on one layer whose size blocks of 256 divide."""
+    sizes = {DType.Q4_0: (32, 18), DType.Q4_1: (32, 20), DType.Q5_0: (32, 22), DType.Q8_0: (32, 34),
+             DType.Q4_K: (256, 144), DType.Q5_K: (256, 176), DType.Q6_K: (256, 210)}  # fmt: skip
+    n = k = 2048
+    config = replace(
+        smollm2_config(threads), hidden_size=k, intermediate_size=n, num_layers=BLOCK_LAYERS
+    )
+    models = {"bf16": CpuModel(config)}
+    for layer in range(BLOCK_LAYERS):
+        models["bf16"].set_tensor(TensorId.GATE, torch.randn(n, k).bfloat16(), layer)
+    for dtype, (values, num_bytes) in sizes.items():
+        models[dtype.name] = CpuModel(config)
+        # Bytes below 60 make small positive scales.
+        blocks = torch.randint(0, 60, (n, k // values * num_bytes), dtype=torch.uint8)
+        for layer in range(BLOCK_LAYERS):
+            models[dtype.name].set_blocks(TensorId.GATE, blocks, dtype, k, layer)
+    print(f"\n== GGUF blocks, {k}x{n}, over the time of bf16")
+    print("    M " + " ".join(f"{name:>6}" for name in models))
+    for m in (1, 8, 16, 32, 128, 512):
+        x = torch.randn(m, k)
+        best = dict.fromkeys(models, float("inf"))
+        for _ in range(repeats):
+            for name, model in models.items():
+                layers = iter(range(BLOCK_LAYERS))
+                seconds = best_seconds(
+                    lambda x=x, on=layers, of=model: of.linear(TensorId.GATE, x, next(on)),  # type: ignore[misc]
+                    BLOCK_LAYERS - 1,
+                )
+                best[name] = min(best[name], seconds)
+        print(f"{m:>5} " + " ".join(f"{best[name] / best['bf16']:>6.2f}" for name in models))
+
+
 def step_table(model: CpuModel, c: CpuModelConfig, bandwidth: float, repeats: int) -> None:
     shape = (c.num_layers, 12288, c.num_kv_heads, c.head_dim)
     k_pool, v_pool = (
-        torch.zeros(shape, dtype=c.compute_dtype),
-        torch.zeros(shape, dtype=c.compute_dtype),
+        torch.zeros(shape, dtype=torch.bfloat16),
+        torch.zeros(shape, dtype=torch.bfloat16),
     )
     floor = model.weight_bytes / bandwidth
     for length in PROMPTS:
@@ -142,7 +178,7 @@ def step_table(model: CpuModel, c: CpuModelConfig, bandwidth: float, repeats: in
 
 
 def run(model: CpuModel, batch: StepInput, k_pool: torch.Tensor, v_pool: torch.Tensor) -> None:
-    last = (batch.cu_query_lens[1:] - 1).contiguous()
+    last = torch.as_tensor(batch.cu_query_lens[1:] - 1).contiguous()
     argmax = torch.empty(last.shape[0], dtype=torch.int32)
     model.step(batch, k_pool, v_pool, last, argmax=argmax)
 

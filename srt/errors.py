@@ -76,6 +76,13 @@ class Overloaded(ServingError):
     retryable = True
 
 
+class DeadlinePassed(ServingError):
+    """The request did not end within the time it was given."""
+
+    status_code = 504
+    error_type = "timeout_error"
+
+
 class EngineDied(ServingError):
     """A process of the engine ended; every open request gets this error."""
 

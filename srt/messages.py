@@ -46,7 +46,8 @@ class KvStats(msgspec.Struct, frozen=True, array_like=True):
     """KV pool accounting, in tokens.
 
     available + evictable + protected + held == total, always; held (slots of running requests that
-    the tree does not own) and protected (locked in the tree) are 0 when the scheduler is idle.
+    the tree does not own) is 0 when the scheduler is idle, and protected (locked in the tree) is
+    then what retention pins keep.
     """
 
     total: int
@@ -71,6 +72,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag=True, kw
     priority: int = 0
     seed: int = 0
     arrival_seconds: float = 0.0  # time.monotonic(), which all processes of one host share
+    deadline_seconds: float | None = None  # time.monotonic(); then it ends with an error
+    tenant: str | None = None  # whose token quota it counts against
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):

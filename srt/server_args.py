@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .errors import ConfigError
+from .setting_checks import check_range, check_type, json_object, option
+from .tenants import Tenant, load_tenants
+
+# A prompt, its answer and the token being computed need as much, and so does the warm-up.
+MIN_CONTEXT_LENGTH = 16
+MAX_RUNNING_REQUESTS = 65536  # memory limits it further, see plan_kv_tokens
+MAX_THREADS = 256  # of the CPU engine's team
+
+_MAX_COUNT = 2**31 - 1  # slots and positions are 32-bit integers
+_MAX_SECONDS = 10_000_000
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -56,10 +65,10 @@ class ServerArgs:
     quantization: str = _flag(
         "none",
         "form of the weights in memory; none: as --dtype says; gguf: the blocks of a GGUF file as "
-        "they are; w8a8: quantised at load to 8 bits with a scale per output, activations too. "
-        "With gguf and w8a8, auto in --dtype is bfloat16",
+        "they are; w8a8: quantised at load to 8 bits with a scale per output, activations too; "
+        "w8a16: the weights alone. With any of them auto in --dtype is bfloat16",
         "model",
-        ("none", "gguf", "w8a8"),
+        ("none", "gguf", "w8a8", "w8a16"),
     )
     json_model_override_args: str = _flag(
         "{}", "JSON object whose fields replace those of the model's config.json", "model"
@@ -85,6 +94,9 @@ class ServerArgs:
     )
     admin_api_key: str | None = _flag(
         None, "key for /flush_cache and /abort_request (default: the value of --api-key)", "http"
+    )
+    tenants_file: str | None = _flag(
+        None, "JSON file of clients with keys and token quotas of their own (default: none)", "http"
     )
     max_request_body_bytes: int = _flag(32 << 20, "largest request body, in bytes", "http")
     cors_allow_origins: str = _flag(
@@ -116,6 +128,13 @@ class ServerArgs:
     )
     page_size: int = _flag(1, "KV slots per page, in tokens", "memory")
     disable_radix_cache: bool = _flag(False, "do not reuse the KV of earlier requests", "memory")
+    radix_eviction_policy: str = _flag(
+        "lru",
+        "what leaves the cache first: least recently used (lru), fewest hits (lfu), never hit "
+        "(slru), oldest (fifo) or lowest request priority (priority)",
+        "memory",
+        ("lru", "lfu", "slru", "fifo", "priority"),
+    )
 
     # scheduling
     max_running_requests: int | None = _flag(
@@ -129,9 +148,63 @@ class ServerArgs:
     )
     schedule_policy: str = _flag(
         "lpm",
-        "queue order: lpm (longest cached prefix first) or fcfs (arrival)",
+        "queue order: lpm (longest cached prefix first), fcfs (arrival), dfs-weight (branch of the "
+        "tree with most waiting first), hrrn (longest wait per uncached token first), lof (longest "
+        "output asked for first), shortest-prefill-first, random",
         "scheduling",
-        ("lpm", "fcfs"),
+        ("lpm", "fcfs", "dfs-weight", "hrrn", "lof", "shortest-prefill-first", "random"),
+    )
+    ageing_stride: int = _flag(
+        8, "every so many admissions one goes to the oldest waiting request", "scheduling"
+    )
+    max_wait_seconds: float | None = _flag(
+        None,
+        "a request waiting for longer comes before all others (default: no bound)",
+        "scheduling",
+    )
+    max_queued_tokens: int | None = _flag(
+        None, "waiting prompt tokens before new requests get 503 (default: no limit)", "scheduling"
+    )
+    shed_ttft_seconds: float | None = _flag(
+        None,
+        "refuse with 503 who would wait longer for a first token, as far as can be told "
+        "(default: refuse nobody)",
+        "scheduling",
+    )
+    request_timeout_seconds: float | None = _flag(
+        None,
+        "longest time from arrival to the last token; then the request ends with 504 "
+        "(default: no limit; requests may set timeout_seconds)",
+        "scheduling",
+    )
+    max_prefill_slice_ms: float | None = _flag(
+        None,
+        "prompt work that decoding requests wait for in a step, in milliseconds "
+        "(default: --chunked-prefill-size alone decides)",
+        "scheduling",
+    )
+    priority_scheduling_preemption_threshold: int = _flag(
+        10,
+        "a request retracts running ones whose priority is lower by more than this",
+        "scheduling",
+    )
+    admission_rule: str = _flag(
+        "ratio",
+        "how output still to come is booked: ratio (a share that adapts), reserve-all (all of it), "
+        "prompt-only (none), learnt (from the lengths of finished outputs)",
+        "scheduling",
+        ("ratio", "reserve-all", "prompt-only", "learnt"),
+    )
+    target_retraction_rate: float = _flag(
+        0.01, "share of requests that the learnt rule lets be retracted", "scheduling"
+    )
+    overlap_depth: int = _flag(
+        0,
+        "steps in flight while the next one is planned: 0, or 1 to hide the scheduler's own time",
+        "scheduling",
+    )
+    test_retract_every: int = _flag(
+        0, "for tests: retract a request every so many steps, needed or not; 0: never", "scheduling"
     )
     schedule_conservativeness: float = _flag(
         1.0, "scales the forecast of output lengths; higher admits fewer requests", "scheduling"
@@ -170,43 +243,18 @@ class ServerArgs:
 
     def __post_init__(self) -> None:
         for one in dataclasses.fields(self):
-            _check_type(one.name, getattr(self, one.name), str(one.type))
-            choices = one.metadata["choices"]
             value = getattr(self, one.name)
-            if choices and value not in choices:
-                why = ""
-                if one.name == "device" and str(value).startswith("cuda"):
-                    why = ", and GPU support is not built yet"
-                raise ConfigError(
-                    f"{_option(one.name)} is {value!r}{why}; choose from {', '.join(choices)}"
-                )
-        _at_least(
-            self, 1, "context_length", "max_total_tokens", "page_size", "max_running_requests"
-        )
-        _at_least(self, 1, "stream_interval", "max_request_body_bytes", "decode_log_interval")
-        _at_least(self, 1, "threads")
-        _at_least(self, 0, "max_queued_requests", "drain_timeout_seconds")
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"--port is {self.port}; it must be from 0 to 65535")
-        if self.mem_fraction_static is not None and not 0 < self.mem_fraction_static < 1:
-            raise ConfigError(
-                f"--mem-fraction-static is {self.mem_fraction_static}; it must be between 0 and 1"
-            )
-        if self.chunked_prefill_size != -1 and (
-            self.chunked_prefill_size < 1 or self.chunked_prefill_size % self.page_size
-        ):
-            raise ConfigError(
-                f"--chunked-prefill-size is {self.chunked_prefill_size}; it must be -1 or a "
-                f"positive multiple of --page-size {self.page_size}"
-            )
-        if self.schedule_conservativeness <= 0 or self.watchdog_timeout <= 0:
-            raise ConfigError("--schedule-conservativeness and --watchdog-timeout must be above 0")
+            check_type(one.name, value, str(one.type))
+            _check_choice(one.name, value, one.metadata["choices"])
+        _check_counts(self)
+        _check_numbers(self)
         if self.quantization != "none":
             _check_quantized(self)
         for name in ("json_model_override_args", "preferred_sampling_params"):
-            _json_object(name, getattr(self, name))
+            json_object(name, getattr(self, name))
         if self.chat_template is not None and not Path(self.chat_template).is_file():
             raise ConfigError(f"--chat-template names {self.chat_template!r}, which is not a file")
+        _ = self.tenants  # read early: a fault in the file is told before anything is loaded
         if self.api_key == "" or self.admin_api_key == "":
             raise ConfigError("--api-key and --admin-api-key must not be empty")
 
@@ -216,14 +264,19 @@ class ServerArgs:
         return self.served_model_name or self.model_path
 
     @property
+    def tenants(self) -> list[Tenant]:
+        """The tenants of tenants_file."""
+        return [] if self.tenants_file is None else load_tenants(self.tenants_file)
+
+    @property
     def model_overrides(self) -> dict[str, Any]:
         """json_model_override_args, parsed."""
-        return _json_object("json_model_override_args", self.json_model_override_args)
+        return json_object("json_model_override_args", self.json_model_override_args)
 
     @property
     def preferred_sampling(self) -> dict[str, Any]:
         """preferred_sampling_params, parsed."""
-        return _json_object("preferred_sampling_params", self.preferred_sampling_params)
+        return json_object("preferred_sampling_params", self.preferred_sampling_params)
 
     def public_dict(self) -> dict[str, Any]:
         """All fields by name, with the keys left out: fit to be shown by /server_info."""
@@ -242,7 +295,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = one.metadata["help"].replace("%", "%%")
         if one.default is not None and "(default" not in text:
             text += f" (default: {one.default!r})"
-        names = [_option(one.name)] + (["--model"] if one.name == "model_path" else [])
+        names = [option(one.name)] + (["--model"] if one.name == "model_path" else [])
         if kind == "bool":
             groups[group].add_argument(
                 *names, action=argparse.BooleanOptionalAction, default=one.default, help=text
@@ -263,7 +316,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def from_command_line(argv: list[str] | None = None) -> ServerArgs:
     """Parse argv (default: sys.argv) into ServerArgs; a bad value exits with status 2."""
-    parser = argparse.ArgumentParser(
+    parser = _OneLineParser(
         prog="python -m runtime.launch_server",
         description="Serve a large language model; its KV cache is one radix tree.",
     )
@@ -275,30 +328,63 @@ def from_command_line(argv: list[str] | None = None) -> ServerArgs:
         parser.error(error.message)
 
 
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+class _OneLineParser(argparse.ArgumentParser):
+    """Tells a mistake in one line: the usage of all flags would bury it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
-def _check_type(name: str, value: Any, annotation: str) -> None:
-    allowed: dict[str, type | tuple[type, ...]] = {
-        "int": int,
-        "float": (int, float),
-        "str": str,
-        "bool": bool,
-    }
-    parts = annotation.split(" | ")
-    if value is None and "None" in parts:
+def _check_choice(name: str, value: Any, choices: tuple[str, ...] | None) -> None:
+    if not choices or value in choices:
         return
-    wanted = allowed[parts[0]]
-    if not isinstance(value, wanted) or (isinstance(value, bool) and parts[0] != "bool"):
-        raise ConfigError(f"{_option(name)} is {value!r}; it must be of type {annotation}")
+    why = ""
+    if name == "device" and str(value).startswith("cuda"):
+        why = ", and GPU support is not built yet"
+    raise ConfigError(f"{option(name)} is {value!r}{why}; choose from {', '.join(choices)}")
 
 
-def _at_least(args: ServerArgs, low: int, *names: str) -> None:
-    for name in names:
-        value = getattr(args, name)
-        if value is not None and value < low:
-            raise ConfigError(f"{_option(name)} is {value}; it must be at least {low}")
+def _check_counts(args: ServerArgs) -> None:
+    check_range("context_length", args.context_length, MIN_CONTEXT_LENGTH, _MAX_COUNT)
+    check_range("max_total_tokens", args.max_total_tokens, 1, _MAX_COUNT)
+    check_range("page_size", args.page_size, 1, _MAX_COUNT)
+    check_range("max_running_requests", args.max_running_requests, 1, MAX_RUNNING_REQUESTS)
+    check_range("max_queued_requests", args.max_queued_requests, 0, _MAX_COUNT)
+    check_range("max_queued_tokens", args.max_queued_tokens, 0, _MAX_COUNT)
+    check_range("overlap_depth", args.overlap_depth, 0, 1)
+    check_range("ageing_stride", args.ageing_stride, 1, _MAX_COUNT)
+    check_range("test_retract_every", args.test_retract_every, 0, _MAX_COUNT)
+    threshold = args.priority_scheduling_preemption_threshold
+    check_range("priority_scheduling_preemption_threshold", threshold, 0, 2**32)
+    check_range("stream_interval", args.stream_interval, 1, _MAX_COUNT)
+    check_range("decode_log_interval", args.decode_log_interval, 1, _MAX_COUNT)
+    check_range("max_request_body_bytes", args.max_request_body_bytes, 1, 2**40)
+    check_range("threads", args.threads, 1, MAX_THREADS)
+    check_range("port", args.port, 0, 65535)
+    check_range("random_seed", args.random_seed, -(2**63), 2**63 - 1)
+    chunk = args.chunked_prefill_size
+    if chunk != -1 and not (0 < chunk <= _MAX_COUNT and chunk % args.page_size == 0):
+        raise ConfigError(
+            f"--chunked-prefill-size is {chunk}; it must be -1 or a positive multiple of "
+            f"--page-size {args.page_size}, at most {_MAX_COUNT}"
+        )
+
+
+def _check_numbers(args: ServerArgs) -> None:
+    fraction = args.mem_fraction_static
+    if fraction is not None and not 0 < fraction < 1:
+        raise ConfigError(f"--mem-fraction-static is {fraction}; it must be between 0 and 1")
+    check_range("drain_timeout_seconds", args.drain_timeout_seconds, 0, _MAX_SECONDS)
+    check_range("target_retraction_rate", args.target_retraction_rate, 0, 1)
+    for name in (
+        "schedule_conservativeness",
+        "watchdog_timeout",
+        "max_wait_seconds",
+        "shed_ttft_seconds",
+        "request_timeout_seconds",
+        "max_prefill_slice_ms",
+    ):
+        check_range(name, getattr(args, name), 0, _MAX_SECONDS, is_low_open=True)
 
 
 def _check_quantized(args: ServerArgs) -> None:
@@ -313,13 +399,3 @@ def _check_quantized(args: ServerArgs) -> None:
             f"{chosen}, which only cpu_native computes, and --attention-backend is "
             "torch_reference; leave one of them at its default"
         )
-
-
-def _json_object(name: str, text: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{_option(name)} is not JSON: {error}") from None
-    if not isinstance(parsed, dict):
-        raise ConfigError(f"{_option(name)} must be a JSON object, not {type(parsed).__name__}")
-    return parsed

@@ -71,6 +71,11 @@ int32_t rt_step(RtModel* model, const RtStep* step) {
   return guarded([&] { rt::run_step(*model, *step); });
 }
 
+int32_t rt_sample(RtModel* model, float* logits, int64_t stride, RtSampleRow* rows,
+                  int32_t num_rows) {
+  return guarded([&] { rt::run_sampling(*model, logits, stride, rows, num_rows); });
+}
+
 int32_t rt_linear(RtModel* model, int32_t tensor, int32_t layer, const float* x, int64_t m,
                   float* out) {
   return guarded([&] {

@@ -15,14 +15,18 @@ enum RtDtype : int32_t {
   RT_F16 = 1,
   RT_Q4_0 = 2,
   RT_Q4_1 = 3,
+  RT_Q5_0 = 6,
+  RT_Q5_1 = 7,
   RT_Q8_0 = 8,
   RT_Q4_K = 12,
+  RT_Q5_K = 13,
   RT_Q6_K = 14,
   RT_BF16 = 30,
 };
 
-// How a float matrix is kept: as the compute type says, or as 8-bit with one scale per output row.
-enum RtWeightFormat : int32_t { RT_KEEP = 0, RT_W8A8 = 1 };
+// How a float matrix is kept: as the compute type says, or as 8-bit with one scale per output row,
+// multiplied by 8-bit or by bf16 activations.
+enum RtWeightFormat : int32_t { RT_KEEP = 0, RT_W8A8 = 1, RT_W8A16 = 2 };
 
 // Instruction sets, worst to best; RT_LEVEL_AUTO takes the best one the processor has.
 enum RtLevel : int32_t {
@@ -92,6 +96,37 @@ struct RtStep {
   float* hidden_out;   // [L, hidden] after the final norm, or null
 };
 
+// What rt_sample does with a row of logits.
+enum RtSampleTask : int32_t {
+  RT_GREEDY = 0,  // the largest logit, after the changes
+  RT_DRAW = 1,    // a draw at the place that (seed, position) hash to
+  RT_SCORE = 2,   // no token: log-probabilities of token_id as given
+};
+
+// One row: changes in the order of the fields, cuts, draw, and log-probabilities of the logits as
+// they came in. Pointers may be null where their count is 0.
+struct RtSampleRow {
+  int64_t seed, position;
+  const uint32_t* allowed_ids;  // [ceil(vocab / 32)] bits, or null: all are
+  const int32_t* prompt_ids;    // repetition penalty: distinct ids of prompt and output
+  const int32_t* output_ids;    // frequency and presence penalties: the output alone
+  const int32_t* bias_ids;
+  const float* biases;
+  const int32_t* suppressed_ids;
+  const int32_t* score_ids;
+  float* score_logprobs;  // [num_score_ids]
+  int32_t* top_ids;       // [num_top], the likeliest first
+  float* top_logprobs;
+  double top_p, min_p;
+  float temperature, repetition_penalty, frequency_penalty, presence_penalty;
+  int32_t top_k;  // 0: the whole vocabulary
+  int32_t num_prompt_ids, num_output_ids, num_biases, num_suppressed_ids, num_score_ids, num_top;
+  int32_t task;  // RtSampleTask
+  int32_t wants_logprobs;
+  int32_t token_id;  // -1 where a logit that counts is NaN
+  float logprob;     // of token_id
+};
+
 struct RtModel;
 
 RT_API const char* rt_last_error();
@@ -104,6 +139,9 @@ RT_API int32_t rt_set_tensor(RtModel* model, int32_t tensor, int32_t layer, cons
                              int32_t dtype, int64_t rows, int64_t cols, int32_t weight_format);
 RT_API int32_t rt_finalize(RtModel* model);
 RT_API int32_t rt_step(RtModel* model, const RtStep* step);
+// Row i of logits [num_rows, stride] belongs to rows[i]; the logits are as before afterwards.
+RT_API int32_t rt_sample(RtModel* model, float* logits, int64_t stride, RtSampleRow* rows,
+                         int32_t num_rows);
 // out[m, n] = sum_k x[m, k] * w[n, k] through the engine's own kernels; for tests and benchmarks.
 RT_API int32_t rt_linear(RtModel* model, int32_t tensor, int32_t layer, const float* x, int64_t m,
                          float* out);

@@ -11,6 +11,8 @@ from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_voi
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 
 class DType(enum.IntEnum):
     """Source types of a matrix; ggml's own numbers."""
@@ -19,17 +21,22 @@ class DType(enum.IntEnum):
     F16 = 1
     Q4_0 = 2
     Q4_1 = 3
+    Q5_0 = 6
+    Q5_1 = 7
     Q8_0 = 8
     Q4_K = 12
+    Q5_K = 13
     Q6_K = 14
     BF16 = 30
 
 
 class WeightFormat(enum.IntEnum):
-    """KEEP: as source and compute dtype say. W8A8: 8-bit, one scale per row on both sides."""
+    """KEEP: as source and compute dtype say. W8A8: 8-bit, one scale per row on both sides. W8A16:
+    the weights of W8A8 with bf16 activations."""
 
     KEEP = 0
     W8A8 = 1
+    W8A16 = 2
 
 
 class Level(enum.IntEnum):
@@ -125,6 +132,64 @@ class StepStruct(ctypes.Structure):
     ]
 
 
+class SampleTask(enum.IntEnum):
+    """What rt_sample does with a row."""
+
+    GREEDY = 0
+    DRAW = 1
+    SCORE = 2
+
+
+# RtSampleRow as a numpy record: an array of them is filled a row at a time, with one tuple each.
+SAMPLE_ROW = np.dtype(
+    [
+        *[(name, np.int64) for name in ("seed", "position")],
+        *[
+            (name, np.uintp)
+            for name in (
+                "allowed_ids",
+                "prompt_ids",
+                "output_ids",
+                "bias_ids",
+                "biases",
+                "suppressed_ids",
+                "score_ids",
+                "score_logprobs",
+                "top_ids",
+                "top_logprobs",
+            )
+        ],
+        *[(name, np.float64) for name in ("top_p", "min_p")],
+        *[
+            (name, np.float32)
+            for name in (
+                "temperature",
+                "repetition_penalty",
+                "frequency_penalty",
+                "presence_penalty",
+            )
+        ],
+        *[
+            (name, np.int32)
+            for name in (
+                "top_k",
+                "num_prompt_ids",
+                "num_output_ids",
+                "num_biases",
+                "num_suppressed_ids",
+                "num_score_ids",
+                "num_top",
+                "task",
+                "wants_logprobs",
+                "token_id",
+            )
+        ],
+        ("logprob", np.float32),
+    ],
+    align=True,
+)
+
+
 @cache
 def load_library(path: Path) -> ctypes.CDLL:
     """Load the engine and declare its functions."""
@@ -144,6 +209,7 @@ def load_library(path: Path) -> ctypes.CDLL:
     )
     _declare(lib, "rt_finalize", c_int32, [model])
     _declare(lib, "rt_step", c_int32, [model, POINTER(StepStruct)])
+    _declare(lib, "rt_sample", c_int32, [model, c_void_p, c_int64, c_void_p, c_int32])
     _declare(lib, "rt_linear", c_int32, [model, c_int32, c_int32, c_void_p, c_int64, c_void_p])
     _declare(
         lib,

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 #include <utility>
 #include <vector>
@@ -29,6 +31,12 @@ class AlignedBuffer {
   void reserve(size_t bytes) {
     if (bytes <= bytes_) return;
     release();
+#if defined(__SANITIZE_ADDRESS__)
+    // Of the size that was asked for, so that a step past its end is found.
+    bytes_ = (bytes + 63) / 64 * 64;
+    data_ = aligned_alloc(64, bytes_);
+    memset(data_, 0, bytes_);
+#else
     const bool huge = bytes >= kHuge / 8;
     const size_t unit = huge ? kHuge : 4096;
     bytes_ = (bytes + unit - 1) / unit * unit;
@@ -42,6 +50,7 @@ class AlignedBuffer {
     const uintptr_t start = reinterpret_cast<uintptr_t>(mapped_);
     data_ = reinterpret_cast<void*>((start + unit - 1) / unit * unit);
     if (huge) madvise(data_, bytes_, MADV_HUGEPAGE);
+#endif
   }
 
   template <class T>
@@ -59,6 +68,9 @@ class AlignedBuffer {
     std::swap(mapped_bytes_, other.mapped_bytes_);
   }
   void release() {
+#if defined(__SANITIZE_ADDRESS__)
+    free(data_);
+#endif
     if (mapped_ != nullptr) munmap(mapped_, mapped_bytes_);
     mapped_ = data_ = nullptr;
     bytes_ = mapped_bytes_ = 0;
@@ -87,7 +99,11 @@ class Arena {
   }
 
  private:
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr size_t kBlock = 0;  // a block for each piece
+#else
   static constexpr size_t kBlock = size_t{32} << 20;
+#endif
   std::vector<AlignedBuffer> blocks_;
   size_t block_bytes_ = 0, used_ = 0;
 };

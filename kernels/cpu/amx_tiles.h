@@ -24,6 +24,10 @@ RT_INLINE uint64_t tile_shape(int first, int second) {
   return static_cast<uint64_t>(first) << 8 | static_cast<uint64_t>(second);
 }
 
+// Sums in tiles 0..3, halves of a tile's K in the others: 16 rows x 32 bytes in 4 and 5, 8 x 64 in
+// 6 and 7.
+constexpr uint64_t kHalfDepth = 1 << 16;
+
 RT_INLINE void configure(ThreadScratch& scratch, uint64_t shape) {
   if (scratch.tile_config == shape) return;
   const int first = static_cast<int>(shape >> 8), second = static_cast<int>(shape & 0xff);
@@ -34,7 +38,10 @@ RT_INLINE void configure(ThreadScratch& scratch, uint64_t shape) {
     config.bytes_per_row[t] = 64;
     config.rows[t] = 16;
   }
-  if (first == second) {
+  if (shape == kHalfDepth) {
+    config.bytes_per_row[4] = config.bytes_per_row[5] = 32;
+    config.rows[6] = config.rows[7] = 8;
+  } else if (first == second) {
     for (int t = 0; t < 5; ++t) config.rows[t] = static_cast<uint8_t>(first);
   } else {
     config.rows[1] = config.rows[3] = config.rows[5] = static_cast<uint8_t>(second);

@@ -77,7 +77,7 @@ void AttentionPlan::build(const RtStep& step, int num_heads, int num_kv_heads, i
     for (int t = begin; t < end; ++t) token_row[t] = row;
     if (!splits || begin == end) continue;
     if (end - begin >= kSequentialTokens) {
-      add_sequential(step, row, num_heads / num_kv_heads);
+      add_sequential(step, row, num_heads / num_kv_heads, num_threads);
       continue;
     }
     short_rows.push_back(row);
@@ -105,9 +105,10 @@ void AttentionPlan::build(const RtStep& step, int num_heads, int num_kv_heads, i
   num_units = static_cast<int>(sequential.size() + partial.size());
 }
 
-void AttentionPlan::add_sequential(const RtStep& step, int row, int group) {
+void AttentionPlan::add_sequential(const RtStep& step, int row, int group, int num_threads) {
   const int begin = step.cu_query_lens[row], end = step.cu_query_lens[row + 1];
-  const int most = std::max(1, kSequentialBlockLanes / group);
+  const int lanes = num_threads <= 2 ? kSequentialBlockLanes : kSequentialBlockLanes / 2;
+  const int most = std::max(1, lanes / group);
   const int blocks = (end - begin + most - 1) / most;
   const int block = (end - begin + blocks - 1) / blocks;
   for (int t = begin; t < end; t += block)

@@ -22,10 +22,12 @@ namespace rt {
 constexpr int kSplitTokens = 128;
 constexpr int kMaxTileLanes = 16;
 constexpr int kSequentialTokens = 16;      // rows with at least this many new tokens are sequential
-constexpr int kSequentialBlockLanes = 512; // (token, head) pairs of one sequential unit
+// (token, head) pairs of one sequential unit. A unit packs the keys and values it sees, so larger is
+// cheaper, as long as there are units enough for all threads.
+constexpr int kSequentialBlockLanes = 1024;
 
 constexpr int kMaxHeadDim = 256;
-constexpr int kMaxSequentialTiles = 32;
+constexpr int kMaxSequentialTiles = 64;
 constexpr int kPackedHeadElements = 512;   // kv heads of one partial unit x padded head_dim
 
 // Bytes of one thread's attention memory, by part; q_stride is head_dim rounded up to 32.
@@ -63,7 +65,7 @@ struct AttentionPlan {
              bool splits);
 
  private:
-  void add_sequential(const RtStep& step, int row, int group);
+  void add_sequential(const RtStep& step, int row, int group, int num_threads);
   void add_partial(const RtStep& step, const std::vector<int>& rows, int group, int num_kv_heads,
                    int q_stride, int num_threads);
 };

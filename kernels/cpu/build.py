@@ -4,8 +4,8 @@ The library's name is a hash of the sources, the compiler's version and its flag
 source or compiler builds anew and two processes that build at once cannot harm each other. Every
 instruction set is compiled in, whatever this processor has; the choice is made at run time.
 
-Sanitizer build: `RUNTIME_CPU_SANITIZE=address python -m runtime.kernels.cpu.build` prints the
-library's path; run tests with that variable set and LD_PRELOAD=$(g++ -print-file-name=libasan.so).
+Sanitizer build: RUNTIME_CPU_SANITIZE=address,undefined builds a library of its own, which whoever
+has that variable set gets; `make kernels-asan` runs the tests with it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def library_path() -> Path:
     """
     compiler = _find_compiler()
     flags = [*_FLAGS, *_sanitize_flags()]
-    target = _cache_folder() / f"cpu-{_build_key(compiler, flags)}.so"
+    prefix = "cpu-sanitized" if _sanitize_flags() else "cpu"
+    target = _cache_folder() / f"{prefix}-{_build_key(compiler, flags)}.so"
     if not target.exists():
         logger.info("compiling the CPU engine, once for this version; takes about half a minute")
         started = time.monotonic()
@@ -84,7 +85,9 @@ def _sanitize_flags() -> list[str]:
     kind = os.environ.get("RUNTIME_CPU_SANITIZE", "")
     if not kind:
         return []
-    return [f"-fsanitize={kind}", "-fno-omit-frame-pointer", "-g", "-O1"]
+    # A finding ends the process, so that no test passes over it.
+    stop = "-fno-sanitize-recover=all"
+    return [f"-fsanitize={kind}", stop, "-fno-omit-frame-pointer", "-g1", "-O1"]
 
 
 def _cache_folder() -> Path:

@@ -89,7 +89,7 @@ static __attribute__((noinline)) void finish_gated(const LinearArgs& args, int p
     uint16_t* out = act->bf16_at(m0, column);
     for (int r = 0; r < rows; ++r, gate += kPanel, up += kPanel, out += kKBlock)
       for (int v = 0; v < kPanel; v += kLanes)
-        store_bf16(out + v, silu(load(gate + v)) * load(up + v));
+        store_bf16(out + v, silu_short(load(gate + v)) * load(up + v));
     return;
   }
   const bool rows_out = args.epilogue == Epilogue::kSiluMulF32;

@@ -1,7 +1,7 @@
 #define RT_ISA isa_amx
 #include "attention_units_amx.h"
 #include "linear_amx.h"
-#include "linear_amx_int8.h"
+#include "linear_quant_amx.h"
 #include "portable_table.h"
 
 namespace rt {
@@ -10,12 +10,13 @@ namespace RT_ISA {
 static void linear_unit_amx(const LinearArgs& args, const LinearUnit& unit,
                             ThreadScratch& scratch) {
   const WeightKind kind = args.weight[unit.part]->kind;
-  if (kind == WeightKind::kBf16)
-    linear_unit_bf16(args, unit, scratch);
-  else if (kind == WeightKind::kW8A8)
-    linear_unit_w8a8(args, unit, scratch);
-  else
-    linear_unit(args, unit, scratch);
+  switch (kind) {
+    case WeightKind::kBf16: return linear_unit_tiles<WeightKind::kBf16>(args, unit, scratch);
+    case WeightKind::kW8A8: return linear_unit_tiles<WeightKind::kW8A8>(args, unit, scratch);
+    case WeightKind::kW8A16: return linear_unit_tiles<WeightKind::kW8A16>(args, unit, scratch);
+    case WeightKind::kF32: return linear_unit_float(args, unit, scratch);
+    default: linear_unit_quant_amx(args, unit, scratch);
+  }
 }
 
 static void attention_unit(const AttentionArgs& args, int unit, ThreadScratch& scratch) {
@@ -57,7 +58,8 @@ static double multiply_tiles(int rounds) {
 
 static const KernelTable tile_table = {
     linear_unit_amx, rms_norm,     write_row, rope_and_store, attention_unit, attention_merge_amx,
-    logits_stats,    enter,        leave,     read_memory,    multiply_tiles, true,
+    logits_stats,    enter,        leave,     read_memory,    multiply_tiles, true, kWideRows,
+    row_peak,        row_block_maxima, row_weights,
 };
 
 }  // namespace RT_ISA

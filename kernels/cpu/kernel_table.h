@@ -52,6 +52,11 @@ struct KernelTable {
   int32_t (*read_memory)(const uint8_t* p, size_t bytes);
   double (*multiply_registers)(int rounds);  // returns the operations done
   bool splits_attention;  // whether attention_unit understands partial units
+  int wide_rows;          // rows from which linear_unit uses kActWide, INT_MAX for never
+  float (*row_peak)(const float* x, int64_t n);  // see row_scan.h for these
+  void (*row_block_maxima)(const float* x, int64_t n, float* out);
+  double (*row_weights)(const float* x, int n, float best, float temperature, float min_weight,
+                        float* out);
 };
 
 const KernelTable& scalar_table();

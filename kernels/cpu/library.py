@@ -8,9 +8,11 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from .abi_types import (
+    SAMPLE_ROW,
     ConfigStruct,
     DType,
     Level,
@@ -19,9 +21,17 @@ from .abi_types import (
     WeightFormat,
     load_library,
 )
+from .arrays import Array, ArrayView, contiguous, view_of
 from .build import library_path
 
-_FLOAT_TYPES = {torch.float32: DType.F32, torch.float16: DType.F16, torch.bfloat16: DType.BF16}
+# numpy has no bfloat16: there uint16 holds its bits.
+_FLOAT_TYPES = {
+    "float32": DType.F32,
+    "float16": DType.F16,
+    "bfloat16": DType.BF16,
+    "uint16": DType.BF16,
+}
+Floats = npt.NDArray[np.float32]
 
 
 class EngineError(RuntimeError):
@@ -32,7 +42,7 @@ class EngineError(RuntimeError):
 class CpuModelConfig:
     """Shape and mode of one Llama-like model.
 
-    compute_dtype is torch.bfloat16 or torch.float32: activations, float weights and the KV pool.
+    compute_dtype is BF16 or F32: activations, float weights and the KV pool.
     attention_scale None means head_dim ** -0.5; rotary_dim None means head_dim.
     """
 
@@ -46,7 +56,7 @@ class CpuModelConfig:
     max_positions: int
     rms_eps: float
     tied_embeddings: bool
-    compute_dtype: torch.dtype = torch.bfloat16
+    compute_dtype: DType = DType.BF16
     num_threads: int = 1
     level: Level = Level.AUTO
     attention_scale: float | None = None
@@ -55,19 +65,19 @@ class CpuModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """The arrays of a ForwardBatch, on the CPU and contiguous.
+    """The arrays of a ForwardBatch, numpy's or torch's, on the CPU and contiguous.
 
     Row b's new tokens are [cu_query_lens[b], cu_query_lens[b + 1]) and are the last ones of its
     context, which stands in slot_table[table_rows[b], :kv_lens[b]] in position order.
     """
 
-    input_ids: torch.Tensor  # [T] int64
-    positions: torch.Tensor  # [T] int64
-    out_slots: torch.Tensor  # [T] int64
-    cu_query_lens: torch.Tensor  # [B + 1] int32
-    kv_lens: torch.Tensor  # [B] int32
-    table_rows: torch.Tensor  # [B] int64
-    slot_table: torch.Tensor  # [R, C] int32
+    input_ids: Array  # [T] int64
+    positions: Array  # [T] int64
+    out_slots: Array  # [T] int64
+    cu_query_lens: Array  # [B + 1] int32
+    kv_lens: Array  # [B] int32
+    table_rows: Array  # [B] int64
+    slot_table: Array  # [R, C] int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,7 @@ class CpuModel:
             vocab_size=config.vocab_size,
             max_positions=config.max_positions,
             rotary_dim=config.head_dim if config.rotary_dim is None else config.rotary_dim,
-            compute_dtype=_FLOAT_TYPES[config.compute_dtype],
+            compute_dtype=config.compute_dtype,
             tied_embeddings=config.tied_embeddings,
             num_threads=config.num_threads,
             level=config.level,
@@ -128,26 +138,28 @@ class CpuModel:
     def set_tensor(
         self,
         tensor: TensorId,
-        data: torch.Tensor,
+        data: Array,
         layer: int = -1,
         weight_format: WeightFormat = WeightFormat.KEEP,
     ) -> None:
         """Copy a tensor into the engine: matrices [N, K] f32, f16 or bf16, vectors f32.
 
+        A numpy matrix of uint16 holds bf16 bits.
+
         data may be freed afterwards. The rope tables are [max_positions, rotary_dim / 2] f32.
         """
-        rows, cols = (1, data.numel()) if data.dim() == 1 else (data.shape[0], data.shape[1])
-        data = data.contiguous()
-        self._set(
-            tensor, layer, data.data_ptr(), _FLOAT_TYPES[data.dtype], rows, cols, weight_format
-        )
+        data = contiguous(data)
+        view = view_of(data)
+        rows, cols = (1, view.shape[0]) if len(view.shape) == 1 else view.shape
+        self._set(tensor, layer, view.address, _FLOAT_TYPES[view.dtype], rows, cols, weight_format)
 
     def set_blocks(
-        self, tensor: TensorId, blocks: torch.Tensor, dtype: DType, cols: int, layer: int = -1
+        self, tensor: TensorId, blocks: Array, dtype: DType, cols: int, layer: int = -1
     ) -> None:
         """Copy a matrix of GGUF blocks: blocks [N, bytes per row] uint8, cols values a row."""
-        blocks = blocks.contiguous()
-        self._set(tensor, layer, blocks.data_ptr(), dtype, blocks.shape[0], cols, WeightFormat.KEEP)
+        blocks = contiguous(blocks)
+        address = view_of(blocks).address
+        self._set(tensor, layer, address, dtype, blocks.shape[0], cols, WeightFormat.KEEP)
 
     def finalize(self) -> None:
         """Check that every tensor is there; step may be called from then on."""
@@ -156,13 +168,13 @@ class CpuModel:
     def step(
         self,
         batch: StepInput,
-        k_pool: torch.Tensor,
-        v_pool: torch.Tensor,
-        logit_tokens: torch.Tensor,
+        k_pool: Array,
+        v_pool: Array,
+        logit_tokens: Array,
         *,
-        logits: torch.Tensor | None = None,
-        argmax: torch.Tensor | None = None,
-        hidden_out: torch.Tensor | None = None,
+        logits: Array | None = None,
+        argmax: Array | None = None,
+        hidden_out: Array | None = None,
         share_prefixes: bool = True,
     ) -> None:
         """Run one step: writes the new tokens' K and V into the pools and fills what is asked for.
@@ -172,55 +184,71 @@ class CpuModel:
         among equals, -1 where every logit is NaN. hidden_out: [L, hidden] f32 after the final norm.
         share_prefixes False reads equal prefixes once per row; the results are the same bits.
         """
+        slot_table = _rows(batch.slot_table, "int32")
+        pools = [self._pool(k_pool), self._pool(v_pool)]
+        logit_rows = None if logits is None else _rows(logits, "float32")
         struct = StepStruct(
             num_rows=batch.kv_lens.shape[0],
             num_tokens=batch.input_ids.shape[0],
-            input_ids=_pointer(batch.input_ids, torch.int64),
-            positions=_pointer(batch.positions, torch.int64),
-            out_slots=_pointer(batch.out_slots, torch.int64),
-            cu_query_lens=_pointer(batch.cu_query_lens, torch.int32),
-            kv_lens=_pointer(batch.kv_lens, torch.int32),
-            table_rows=_pointer(batch.table_rows, torch.int64),
-            slot_table=_rows_pointer(batch.slot_table, torch.int32),
-            slot_table_rows=batch.slot_table.shape[0],
-            slot_table_stride=batch.slot_table.stride(0),
-            k_pool=_pointer(k_pool, self.config.compute_dtype),
-            v_pool=_pointer(v_pool, self.config.compute_dtype),
-            num_slots=k_pool.shape[1],
-            kv_layer_stride=k_pool.stride(0),
-            kv_slot_stride=k_pool.stride(1),
+            input_ids=_address(batch.input_ids, "int64"),
+            positions=_address(batch.positions, "int64"),
+            out_slots=_address(batch.out_slots, "int64"),
+            cu_query_lens=_address(batch.cu_query_lens, "int32"),
+            kv_lens=_address(batch.kv_lens, "int32"),
+            table_rows=_address(batch.table_rows, "int64"),
+            slot_table=slot_table.address,
+            slot_table_rows=slot_table.shape[0],
+            slot_table_stride=slot_table.strides[0],
+            k_pool=pools[0].address,
+            v_pool=pools[1].address,
+            num_slots=pools[0].shape[1],
+            kv_layer_stride=pools[0].strides[0],
+            kv_slot_stride=pools[0].strides[1],
             share_prefixes=share_prefixes,
             num_logit_tokens=logit_tokens.shape[0],
-            logit_tokens=_pointer(logit_tokens, torch.int32),
-            logits=None if logits is None else _rows_pointer(logits, torch.float32),
-            logits_stride=0 if logits is None else logits.stride(0),
-            argmax=None if argmax is None else _pointer(argmax, torch.int32),
-            hidden_out=None if hidden_out is None else _pointer(hidden_out, torch.float32),
+            logit_tokens=_address(logit_tokens, "int32"),
+            logits=None if logit_rows is None else logit_rows.address,
+            logits_stride=0 if logit_rows is None else logit_rows.strides[0],
+            argmax=None if argmax is None else _address(argmax, "int32"),
+            hidden_out=None if hidden_out is None else _address(hidden_out, "float32"),
         )
         self._check(self._lib.rt_step(self._model, ctypes.byref(struct)))
 
-    def linear(self, tensor: TensorId, x: torch.Tensor, layer: int = -1) -> torch.Tensor:
+    def sample(self, logits: Floats, rows: npt.NDArray[np.void]) -> None:
+        """Fill the results of rows (SAMPLE_ROW records), row i with logits[i].
+
+        logits: [R, V] f32; changed meanwhile, and as before afterwards.
+        """
+        view = _rows(logits, "float32")
+        if view.shape != (len(rows), self.config.vocab_size) or rows.dtype != SAMPLE_ROW:
+            raise EngineError(f"{len(rows)} rows to sample, logits are {_described(view)}")
+        status = self._lib.rt_sample(
+            self._model, view.address, view.strides[0], view_of(rows).address, len(rows)
+        )
+        self._check(status)
+
+    def linear(self, tensor: TensorId, x: Array, layer: int = -1) -> Floats:
         """Return x [M, K] f32 times one of the model's matrices, [M, N] f32, without bias."""
-        x = x.contiguous()
-        out = torch.empty(x.shape[0], self._num_outputs(tensor), dtype=torch.float32)
+        x = contiguous(x)
+        out = np.empty((x.shape[0], self._num_outputs(tensor)), dtype=np.float32)
         status = self._lib.rt_linear(
-            self._model, tensor, layer, _pointer(x, torch.float32), x.shape[0], out.data_ptr()
+            self._model, tensor, layer, _address(x, "float32"), x.shape[0], view_of(out).address
         )
         self._check(status)
         return out
 
-    def logits_stats(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def logits_stats(self, logits: Array) -> tuple[Floats, npt.NDArray[np.int32]]:
         """Return (log-sum-exp [L] f32, arg-max [L] int32) of logits [L, V] f32."""
-        log_sum_exp = torch.empty(logits.shape[0], dtype=torch.float32)
-        argmax = torch.empty(logits.shape[0], dtype=torch.int32)
+        rows = _rows(logits, "float32")
+        log_sum_exp = np.empty(rows.shape[0], dtype=np.float32)
+        argmax = np.empty(rows.shape[0], dtype=np.int32)
         status = self._lib.rt_logits_stats(
             self._model,
-            _rows_pointer(logits, torch.float32),
-            logits.shape[0],
-            logits.shape[1],
-            logits.stride(0),
-            log_sum_exp.data_ptr(),
-            argmax.data_ptr(),
+            rows.address,
+            *rows.shape,
+            rows.strides[0],
+            view_of(log_sum_exp).address,
+            view_of(argmax).address,
         )
         self._check(status)
         return log_sum_exp, argmax
@@ -231,6 +259,13 @@ class CpuModel:
         status = self._lib.rt_measure_limits(self._model, ctypes.byref(read), ctypes.byref(flops))
         self._check(status)
         return MachineLimits(read.value, flops.value)
+
+    def _pool(self, pool: Array) -> ArrayView:
+        view = view_of(pool)
+        if _FLOAT_TYPES.get(view.dtype) != self.config.compute_dtype or not view.is_contiguous:
+            wanted = self.config.compute_dtype.name
+            raise EngineError(f"expected a contiguous {wanted} KV pool, got {_described(view)}")
+        return view
 
     def _num_outputs(self, tensor: TensorId) -> int:
         c = self.config
@@ -269,14 +304,20 @@ class CpuModel:
         return str(self._lib.rt_last_error().decode())
 
 
-def _pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:
-    if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
-        raise EngineError(f"expected a contiguous CPU tensor of {dtype}, got {tensor.dtype}")
-    return tensor.data_ptr()
+def _address(array: Array, dtype: str) -> int:
+    view = view_of(array)
+    if view.dtype != dtype or not view.is_contiguous:
+        raise EngineError(f"expected a contiguous array of {dtype}, got {_described(view)}")
+    return view.address
 
 
-def _rows_pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:
-    """As _pointer, but rows may lie apart."""
-    if tensor.dtype != dtype or tensor.dim() != 2 or tensor.stride(1) != 1:
-        raise EngineError(f"expected rows of {dtype}, got {tensor.dtype} {tuple(tensor.shape)}")
-    return tensor.data_ptr()
+def _rows(array: Array, dtype: str) -> ArrayView:
+    """A matrix whose rows may lie apart."""
+    view = view_of(array)
+    if view.dtype != dtype or len(view.shape) != 2 or view.strides[1] != 1:
+        raise EngineError(f"expected rows of {dtype}, got {_described(view)}")
+    return view
+
+
+def _described(view: ArrayView) -> str:
+    return f"{view.dtype} {list(view.shape)} with strides {list(view.strides)}"

@@ -16,7 +16,9 @@ constexpr int kPanel = 16;    // output columns of a panel: one AMX tile, one AV
 constexpr int kKBlock = 32;   // K of a bf16 tile, and of a quantisation block
 constexpr int kTileRows = 16;
 
-enum class WeightKind : int32_t { kNone, kBf16, kF32, kQ4_0, kQ4_1, kQ8_0, kW8A8 };
+enum class WeightKind : int32_t {
+  kNone, kBf16, kF32, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kW8A8, kW8A16,
+};
 
 inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -24,8 +26,9 @@ inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1)
 // with zeros:
 //   kBf16  [n/16][k/32][16 pairs][16 columns][2]
 //   kF32   [n/16][k][16 columns]
-//   kQ*    [n/16][k/32] blocks, see quant_layout.h
+//   kQ*    [n/16][k/32 or k/256] blocks, see quant_layout.h
 //   kW8A8  [n/16][k/64][16 quads][16 columns][4], one f32 scale per column in `scales`
+//   kW8A16 the same, the two middle values of a quad exchanged
 struct PackedWeight {
   WeightKind kind = WeightKind::kNone;
   int n = 0, k = 0;
@@ -42,12 +45,17 @@ struct PackedWeight {
   }
 };
 
-enum ActivationFormat : uint32_t { kActBf16 = 1, kActF32 = 2, kActQ8 = 4, kActRowQ8 = 8 };
+enum ActivationFormat : uint32_t {
+  kActBf16 = 1, kActF32 = 2, kActQ8 = 4, kActRowQ8 = 8,
+  kActWide = 16,  // beside kActQ8, where bf16 tiles multiply its integers
+};
 
 // Input rows of a linear layer, in every format its weights ask for.
 //   bf16: tiles of tile_rows x 32, [m/tile_rows][k/32][tile_rows][32]
 //   f32: row-major, stride k_padded
-//   q8: int8 in the same tiling as bf16 (32 bytes a row), scale and sum per (row, block of 32)
+//   q8: int8 in the same tiling as bf16 (32 bytes a row), scale and sum per (row, block of 32), the
+//     sum also per half of a block, all in f32 and in the order of q8_block()
+//   wide: the integers of q8 as bf16, tiled as bf16, the two middle values of a quad exchanged
 //   row_q8: int8 in tiles of tile_rows x 64, one scale per row
 struct Activation {
   uint32_t formats = 0;
@@ -56,8 +64,10 @@ struct Activation {
   uint16_t* bf16 = nullptr;
   float* f32 = nullptr;
   int8_t* q8 = nullptr;
-  float* q8_scale = nullptr;  // [m][k/32]
-  int32_t* q8_sum = nullptr;  // [m][k/32]
+  float* q8_scale = nullptr;  // [m/tile_rows][k/32][tile_rows]
+  float* q8_sum = nullptr;    // the same
+  float* q8_half_sum = nullptr;  // the same, [2] within
+  uint16_t* wide = nullptr;
   int8_t* row_q8 = nullptr;
   float* row_scale = nullptr;  // [m]
 
@@ -66,11 +76,12 @@ struct Activation {
     return bf16 + (static_cast<int64_t>(m / tile_rows) * kt + k0 / 32) * tile_rows * 32 +
            (m % tile_rows) * 32 + k0 % 32;
   }
-  int8_t* q8_at(int m, int k0) const {
-    const int kt = k_padded / 32;
-    return q8 + (static_cast<int64_t>(m / tile_rows) * kt + k0 / 32) * tile_rows * 32 +
-           (m % tile_rows) * 32 + k0 % 32;
+  // Where block b of row m stands; the next block is tile_rows further.
+  int64_t q8_block(int m, int b) const {
+    return (static_cast<int64_t>(m / tile_rows) * (k_padded / 32) + b) * tile_rows + m % tile_rows;
   }
+  int8_t* q8_at(int m, int k0) const { return q8 + q8_block(m, k0 / 32) * 32 + k0 % 32; }
+  uint16_t* wide_at(int m, int b) const { return wide + q8_block(m, b) * 32; }
   int k_padded_row_q8() const { return (k + 63) / 64 * 64; }
   int8_t* row_q8_at(int m, int k0) const {
     const int kt = k_padded_row_q8() / 64;
@@ -121,9 +132,16 @@ struct ThreadScratch {
   alignas(64) uint8_t staging[16384];
   Best* best = nullptr;      // [rows] for Epilogue::kArgmax
   uint8_t* attention = nullptr;  // see attention.h
+  uint8_t* panels = nullptr;     // [widened_panel_bytes(k)] x 2, see below
   uint64_t tile_config = 0;      // which AMX configuration is loaded
   uint32_t saved_float_mode = 0;
 };
+
+// Room for one panel of k columns unpacked for tiles: values as bf16, up to three f32 a column and
+// block of 32.
+inline size_t widened_panel_bytes(int64_t k) {
+  return static_cast<size_t>(round_up(k, 64) / kKBlock) * (1024 + 3 * kPanel * sizeof(float));
+}
 
 // How a layer is cut into units; the same for every thread.
 struct LinearPlan {

@@ -1,4 +1,5 @@
-// bf16 linear units on AMX tiles: 32 x 32 outputs at a time, or one row block against four panels.
+// bf16 and 8-bit linear units on AMX tiles: 32 x 32 outputs at a time, or one row block against four
+// panels.
 //
 // Tiles are used for one row too: a tile load keeps up with memory, and one instruction family for
 // every M is what makes an output's bits independent of the batch (AVX-512's bf16 dot product
@@ -6,7 +7,8 @@
 #pragma once
 
 #include "amx_tiles.h"
-#include "epilogue.h"
+#include "linear_quant.h"
+#include "widen_amx.h"
 
 namespace rt {
 namespace RT_ISA {
@@ -20,12 +22,47 @@ RT_INLINE void prefetch_tile(const uint8_t* p) {
     _mm_prefetch(reinterpret_cast<const char*>(p + kPrefetchBytes + line * 64), _MM_HINT_T0);
 }
 
-// Rows [m0, m0 + <=16) against up to four panels; results in tiles[0 .. count).
+// How a kind of weight goes through tiles: bf16 as it lies, w8a16 widened to bf16 on the way, w8a8 as
+// integers. A step is one tile of K: 64 bytes of each row.
+template <WeightKind kKind>
+struct TileForm {
+  static constexpr bool kIntegers = kKind == WeightKind::kW8A8;
+  static constexpr bool kWidened = kKind == WeightKind::kW8A16;
+
+  static int steps(const Activation& in) {
+    return kIntegers ? in.k_padded_row_q8() / 64 : in.k_padded / kKBlock;
+  }
+  static const uint8_t* rows(const Activation& in, int m0) {
+    return kIntegers ? reinterpret_cast<const uint8_t*>(in.row_q8_at(m0, 0))
+                     : reinterpret_cast<const uint8_t*>(in.bf16_at(m0, 0));
+  }
+  // Sums of a tile to values, in place.
+  static void scale(const LinearArgs& args, int part, int panel, int m0, int rows, float* tile) {
+    const PackedWeight& w = *args.weight[part];
+    if (kIntegers) scale_w8a8(w, panel, *args.input, m0, rows, tile);
+    if (kWidened)
+      for (int r = 0; r < rows; ++r, tile += kPanel)
+        store(tile, load(tile) * load(w.scales + panel * kPanel));
+  }
+};
+
+// Tile numbers are part of the instruction's text, so this cannot be a function.
+#define RT_TILE_MULTIPLY(integers, sum, a, b) \
+  do {                                        \
+    if constexpr (integers)                   \
+      _tile_dpbssd(sum, a, b);                \
+    else                                      \
+      _tile_dpbf16ps(sum, a, b);              \
+  } while (0)
+
+// Rows [m0, m0 + <=16) against up to four panels; sums in tiles[0 .. count).
+template <WeightKind kKind>
 static void few_rows(const Activation& in, int m0, const uint8_t* const* panel, int count,
                      ThreadScratch& scratch) {
-  const int kt = in.k_padded / kKBlock;
-  const uint16_t* a = in.bf16_at(m0, 0);
-  const int a_step = in.tile_rows * kKBlock;
+  using Form = TileForm<kKind>;
+  const int kt = Form::steps(in);
+  const uint8_t* a = Form::rows(in, m0);
+  const int a_step = in.tile_rows * 64;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -37,16 +74,16 @@ static void few_rows(const Activation& in, int m0, const uint8_t* const* panel, 
       _tile_loadd(4, a, 64);
       prefetch_tile(b0 + at);
       _tile_loadd(5, b0 + at, 64);
-      _tile_dpbf16ps(0, 4, 5);
+      RT_TILE_MULTIPLY(Form::kIntegers, 0, 4, 5);
       prefetch_tile(b1 + at);
       _tile_loadd(6, b1 + at, 64);
-      _tile_dpbf16ps(1, 4, 6);
+      RT_TILE_MULTIPLY(Form::kIntegers, 1, 4, 6);
       prefetch_tile(b2 + at);
       _tile_loadd(7, b2 + at, 64);
-      _tile_dpbf16ps(2, 4, 7);
+      RT_TILE_MULTIPLY(Form::kIntegers, 2, 4, 7);
       prefetch_tile(b3 + at);
       _tile_loadd(5, b3 + at, 64);
-      _tile_dpbf16ps(3, 4, 5);
+      RT_TILE_MULTIPLY(Form::kIntegers, 3, 4, 5);
     }
     _tile_stored(0, scratch.tiles[0], 64);
     _tile_stored(1, scratch.tiles[1], 64);
@@ -55,13 +92,38 @@ static void few_rows(const Activation& in, int m0, const uint8_t* const* panel, 
     return;
   }
   for (int p = 0; p < count; ++p) {
-    const uint16_t* ap = a;
+    const uint8_t* ap = a;
     _tile_zero(0);
     for (int k = 0; k < kt; ++k, ap += a_step) {
       _tile_loadd(4, ap, 64);
       prefetch_tile(panel[p] + k * 1024);
       _tile_loadd(5, panel[p] + k * 1024, 64);
-      _tile_dpbf16ps(0, 4, 5);
+      RT_TILE_MULTIPLY(Form::kIntegers, 0, 4, 5);
+    }
+    _tile_stored(0, scratch.tiles[p], 64);
+  }
+}
+
+// The same for weights that are widened as they come from memory, one panel after the other.
+static void few_rows_widened(const Activation& in, int m0, const uint8_t* const* panel, int count,
+                             ThreadScratch& scratch) {
+  const int a_step = in.tile_rows * kKBlock;
+  for (int p = 0; p < count; ++p) {
+    const uint16_t* a = in.bf16_at(m0, 0);
+    const uint8_t* b = panel[p];
+    _tile_zero(0);
+    for (int k = 0; k < in.k_padded; k += 64, a += 2 * a_step, b += 1024) {
+      uint8_t* wide = scratch.staging + k / 64 % 4 * 2048;  // not the one that may still be loading
+      prefetch_tile(b);
+      widen_w8a16(b, 0, 8, wide);
+      _tile_loadd(4, a, 64);
+      _tile_loadd(6, wide, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      if (k + kKBlock >= in.k_padded) break;
+      widen_w8a16(b, 8, 16, wide);
+      _tile_loadd(4, a + a_step, 64);  // 5 always has 16 rows
+      _tile_loadd(7, wide + 1024, 64);
+      _tile_dpbf16ps(0, 4, 7);
     }
     _tile_stored(0, scratch.tiles[p], 64);
   }
@@ -79,6 +141,7 @@ RT_INLINE PanelRef panel_of(const LinearArgs& args, const LinearUnit& unit, int 
 
 // Sums of 32 x 32 outputs that wait for their epilogue: it runs a few rows at a time between the
 // tile products of the next 32 x 32.
+template <WeightKind kKind>
 struct PendingBlock {
   const LinearArgs& args;
   ThreadScratch& scratch;
@@ -90,9 +153,11 @@ struct PendingBlock {
   void advance(int count) {
     if (done >= rows) return;
     const int r = done, n = rows - r < count ? rows - r : count;
-    const float* first = tiles[r / kTileRows] + r % kTileRows * kPanel;
-    const float* second = tiles[2 + r / kTileRows] + r % kTileRows * kPanel;
+    float* first = tiles[r / kTileRows] + r % kTileRows * kPanel;
+    float* second = tiles[2 + r / kTileRows] + r % kTileRows * kPanel;
     done += count;
+    TileForm<kKind>::scale(args, ref[0].part, ref[0].panel, m + r, n, first);
+    TileForm<kKind>::scale(args, ref[1].part, ref[1].panel, m + r, n, second);
     if (args.is_gated()) {
       finish_gated(args, ref[0].panel, m + r, n, first, second);
       return;
@@ -113,28 +178,29 @@ struct PendingBlock {
 // are finished on the way. kFirst: the panels come from memory and are prefetched a little ahead;
 // otherwise `ahead` walks the weights of the next panels while this pass computes. Input rows are
 // used once per pass: loaded as a stream they leave the two panels in L1.
-template <bool kFirst>
+template <WeightKind kKind, bool kFirst>
 static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uint8_t* b1,
-                      const uint8_t*& ahead, int ahead_lines, PendingBlock& pending) {
-  const int kt = in.k_padded / kKBlock;
+                      const uint8_t*& ahead, int ahead_lines, PendingBlock<kKind>& pending) {
+  using Form = TileForm<kKind>;
+  const int kt = Form::steps(in);
   const int slice = kt >= 16 ? 2 : kt >= 8 ? 4 : kTileRows;
-  const uint16_t* a0 = in.bf16_at(m0, 0);
-  const uint16_t* a1 = in.bf16_at(m0 + kTileRows, 0);
+  const uint8_t* a0 = Form::rows(in, m0);
+  const uint8_t* a1 = Form::rows(in, m0 + kTileRows);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (int k = 0; k < kt; ++k, a0 += 512, a1 += 512, b0 += 1024, b1 += 1024) {
+  for (int k = 0; k < kt; ++k, a0 += 1024, a1 += 1024, b0 += 1024, b1 += 1024) {
     if (kFirst) prefetch_tile(b0);
     _tile_loadd(6, b0, 64);
     _tile_stream_loadd(4, a0, 64);
-    _tile_dpbf16ps(0, 4, 6);
+    RT_TILE_MULTIPLY(Form::kIntegers, 0, 4, 6);
     _tile_stream_loadd(5, a1, 64);
-    _tile_dpbf16ps(1, 5, 6);
+    RT_TILE_MULTIPLY(Form::kIntegers, 1, 5, 6);
     if (kFirst) prefetch_tile(b1);
     _tile_loadd(7, b1, 64);
-    _tile_dpbf16ps(2, 4, 7);
-    _tile_dpbf16ps(3, 5, 7);
+    RT_TILE_MULTIPLY(Form::kIntegers, 2, 4, 7);
+    RT_TILE_MULTIPLY(Form::kIntegers, 3, 5, 7);
     pending.advance(slice);
     for (int line = 0; line < ahead_lines; ++line, ahead += 64)
       _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
@@ -147,8 +213,10 @@ static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uin
   _tile_stored(3, out[3], 64);
 }
 
-static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
-                             ThreadScratch& scratch) {
+template <WeightKind kKind>
+static void linear_unit_tiles(const LinearArgs& args, const LinearUnit& unit,
+                              ThreadScratch& scratch) {
+  using Form = TileForm<kKind>;
   const Activation& in = *args.input;
   const int panels = unit.num_panels * (args.is_gated() ? 2 : 1);
   const int rows = unit.m1 - unit.m0;
@@ -158,7 +226,7 @@ static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
   PanelRef ref[4];
   const bool stream = rows <= kTileRows;
   const int step = stream ? 4 : 2;
-  PendingBlock pending{args, scratch};
+  PendingBlock<kKind> pending{args, scratch};
   for (int p = 0; p < panels; p += step) {
     const int count = panels - p < step ? panels - p : step;
     for (int i = 0; i < count; ++i) {
@@ -168,7 +236,11 @@ static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
     // What this pass of all rows should pull into L2: the panels right behind these.
     const uint8_t* ahead = panel[count - 1] + args.weight[ref[0].part]->panel_bytes;
     const int passes = rows / 32 > 0 ? rows / 32 : 1;
-    const int ahead_lines = passes >= 3 ? (32 + passes - 1) / passes : 0;
+    const int step_lines = Form::kWidened ? 16 : 32;
+    const int ahead_lines = passes >= 3 ? (step_lines + passes - 1) / passes : 0;
+    const bool in_scratch = Form::kWidened && !stream;
+    if (in_scratch)
+      for (int i = 0; i < count; ++i) panel[i] = widen_panel_w8a16(in, panel[i], i, scratch);
     for (int m = unit.m0; m < unit.m1; m += 32) {
       const int here = m < full_end ? 32 : tail;
       if (here <= kTileRows || count == 1) {
@@ -176,7 +248,16 @@ static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
         for (int part_m = m; part_m < m + here; part_m += kTileRows) {
           const int r = m + here - part_m < kTileRows ? m + here - part_m : kTileRows;
           configure(scratch, tile_shape(r, r));
-          few_rows(in, part_m, panel, count, scratch);
+          if constexpr (Form::kWidened) {
+            if (in_scratch)
+              few_rows<WeightKind::kBf16>(in, part_m, panel, count, scratch);
+            else
+              few_rows_widened(in, part_m, panel, count, scratch);
+          } else {
+            few_rows<kKind>(in, part_m, panel, count, scratch);
+          }
+          for (int i = 0; i < count; ++i)
+            Form::scale(args, ref[i].part, ref[i].panel, part_m, r, scratch.tiles[i]);
           for (int i = 0; i < count; ++i) {
             if (args.is_gated()) {
               finish_gated(args, ref[i].panel, part_m, r, scratch.tiles[i], scratch.tiles[i + 1]);
@@ -190,9 +271,9 @@ static void linear_unit_bf16(const LinearArgs& args, const LinearUnit& unit,
       }
       configure(scratch, tile_shape(kTileRows, here - kTileRows));
       if (passes < 3 && m == unit.m0)
-        many_rows<true>(in, m, panel[0], panel[1], ahead, 0, pending);
+        many_rows<kKind, true>(in, m, panel[0], panel[1], ahead, 0, pending);
       else
-        many_rows<false>(in, m, panel[0], panel[1], ahead, ahead_lines, pending);
+        many_rows<kKind, false>(in, m, panel[0], panel[1], ahead, ahead_lines, pending);
       pending.tiles = pending.other_tiles();
       pending.ref[0] = ref[0];
       pending.ref[1] = ref[1];

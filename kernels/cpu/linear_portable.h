@@ -1,4 +1,4 @@
-// bf16 and f32 linear units for every instruction set without tiles.
+// bf16, f32 and weight-only 8-bit linear units for every instruction set without tiles.
 //
 // Included per instruction set. One accumulator per output element runs over K in order, so the
 // number of rows handled together does not matter to the result.
@@ -71,11 +71,38 @@ RT_INLINE void panel_f32(const LinearArgs& args, int m0, const uint8_t* panel, f
     for (int v = 0; v < kPanelVecs; ++v) store(tile + r * kPanel + v * kLanes, acc[r][v]);
 }
 
+// Eight bits times bf16: weights widened in registers, their scales applied to the sums.
+template <int MR>
+RT_INLINE void panel_w8a16(const LinearArgs& args, const PackedWeight& w, int panel, int m0,
+                           float* tile) {
+  constexpr int kExchanged[4] = {0, 2, 1, 3};  // see PackedWeight
+  const Activation& in = *args.input;
+  const uint8_t* quad = w.panel(panel);
+  Vec acc[MR][kPanelVecs] = {};
+  for (int k0 = 0; k0 < in.k_padded; k0 += 4, quad += 64) {
+    const uint16_t* a[MR];
+    for (int r = 0; r < MR; ++r) a[r] = in.bf16_at(m0 + r, k0);
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const VecI four = load_as<VecI>(quad + v * kLanes * 4);
+      for (int j = 0; j < 4; ++j) {
+        const Vec b = __builtin_convertvector(four << (24 - 8 * kExchanged[j]) >> 24, Vec);
+        for (int r = 0; r < MR; ++r) acc[r][v] = bf16_to_f32(a[r][j]) * b + acc[r][v];
+      }
+    }
+  }
+  const float* scales = w.scales + panel * kPanel;
+  for (int r = 0; r < MR; ++r)
+    for (int v = 0; v < kPanelVecs; ++v)
+      store(tile + r * kPanel + v * kLanes, acc[r][v] * load(scales + v * kLanes));
+}
+
 template <int MR>
 RT_INLINE void panel_rows(const LinearArgs& args, const PackedWeight& w, int panel, int m0,
                           float* tile) {
   if (w.kind == WeightKind::kF32)
     panel_f32<MR>(args, m0, w.panel(panel), tile);
+  else if (w.kind == WeightKind::kW8A16)
+    panel_w8a16<MR>(args, w, panel, m0, tile);
   else
     panel_bf16<MR>(args, m0, w.panel(panel), tile);
 }

@@ -1,123 +1,104 @@
-// Linear units on GGUF blocks of 32 (Q4_0, Q4_1, Q8_0), with activations quantised per block of 32.
+// Linear units on GGUF blocks, with activations quantised per block of 32.
 //
 // Included per instruction set. The products of a block are summed in integers, which is exact in
-// any order; block results are added in f32 in the order of K. So every level and every way of
-// grouping rows agrees in the integer part, and one accumulator per output fixes the rest.
+// any order; block results are added in f32 in the order of K, every multiply-add written out. So
+// all ways of grouping rows, here or in tiles (linear_quant_amx.h), give the same bits:
+//   sum += a_scale * (scale * dot + min * a_sum)        per 32 of K
+//   sum += a_scale * (scale1 * dot1 + scale0 * dot0)    kQ6_K, whose scales hold for 16
+// where scale = d * inner scale is exact: 11 bits times at most 8.
 #pragma once
 
 #include "epilogue.h"
+#include "quant_dots.h"
 #include "quant_layout.h"
 
 namespace rt {
 namespace RT_ISA {
 
-RT_INLINE Vec load_f16(const uint16_t* p) {
-#if defined(__AVX512F__)
-  return (Vec)_mm512_cvtph_ps(load_as<__m256i>(p));
-#elif defined(__F16C__)
-  return (Vec)_mm256_cvtph_ps(load_as<__m128i>(p));
-#else
-  Vec v;
-  for (int i = 0; i < kLanes; ++i) {
-    const uint32_t h = p[i], exponent = h >> 10 & 31, mantissa = h & 1023;
-    const uint32_t sign = (h & 0x8000) << 16;
-    uint32_t u = sign | (exponent + 112) << 23 | mantissa << 13;
-    if (exponent == 31) u = sign | 0x7f800000 | mantissa << 13;
-    float f;
-    memcpy(&f, &u, 4);
-    if (exponent == 0) {
-      f = static_cast<float>(mantissa) * 5.9604645e-8f;  // 2^-24
-      if (sign != 0) f = -f;
-    }
-    v[i] = f;
-  }
-  return v;
-#endif
-}
+constexpr int kQuantRows = kLanes == 16 ? 4 : 2;
 
-// Sixteen columns x 32 of K of one block as unsigned bytes, in registers where there are enough.
+constexpr int halves_of(WeightKind kind) { return quant_traits(kind).group == 16 ? 2 : 1; }
+
+// The f32 scales and minima of one block of 16 columns.
 template <WeightKind kKind>
-struct BlockBytes {
-#if defined(__AVX512VNNI__)
-  __m512i quad[8];
-  static inline __attribute__((always_inline)) BlockBytes load(const uint8_t* block) {
-    BlockBytes b;
-    if (kKind == WeightKind::kQ8_0) {
-      for (int i = 0; i < 8; ++i) b.quad[i] = _mm512_loadu_si512(block + i * 64);
-      return b;
-    }
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int i = 0; i < 4; ++i) {
-      const __m512i both = _mm512_loadu_si512(block + i * 64);
-      b.quad[2 * i] = _mm512_and_si512(both, low);
-      b.quad[2 * i + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-    }
-    return b;
-  }
-  static inline __attribute__((always_inline)) void dot(const BlockBytes& b, const int8_t* a, int32_t zero, int32_t* sums) {
-    __m512i even = _mm512_set1_epi32(zero), odd = _mm512_setzero_si512();
-    for (int i = 0; i < 8; i += 2) {
-      even = _mm512_dpbusd_epi32(even, b.quad[i], _mm512_set1_epi32(load_as<int32_t>(a + 4 * i)));
-      odd = _mm512_dpbusd_epi32(odd, b.quad[i + 1],
-                                _mm512_set1_epi32(load_as<int32_t>(a + 4 * i + 4)));
-    }
-    store_as(sums, _mm512_add_epi32(even, odd));
-  }
-#else
-  uint8_t byte[512];
-  static inline __attribute__((always_inline)) BlockBytes load(const uint8_t* block) {
-    BlockBytes b;
-    if (kKind == WeightKind::kQ8_0) {
-      memcpy(b.byte, block, 512);
-      return b;
-    }
-    for (int i = 0; i < 4; ++i)
-      for (int j = 0; j < 64; ++j) {
-        b.byte[2 * i * 64 + j] = block[i * 64 + j] & 15;
-        b.byte[(2 * i + 1) * 64 + j] = block[i * 64 + j] >> 4;
+struct BlockScales {
+  static constexpr int kSubs = quant_traits(kKind).sub_blocks;
+  alignas(64) float scale[kSubs][halves_of(kKind)][kPanel];
+  alignas(64) float min[quant_traits(kKind).has_min ? kSubs : 1][kPanel];
+
+  RT_METHOD void load(const uint8_t* scales) {
+    constexpr QuantTraits t = quant_traits(kKind);
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const int at = v * kLanes;
+      const Vec d = load_f16(reinterpret_cast<const uint16_t*>(scales) + at);
+      Vec m = {};
+      if (t.has_min) m = load_f16(reinterpret_cast<const uint16_t*>(scales) + kPanel + at);
+      if constexpr (kSubs == 1) {
+        store(&scale[0][0][at], d);
+        if constexpr (t.has_min) store(&min[0][at], m);
+      } else if constexpr (t.group == 16) {
+        typedef int8_t Bytes __attribute__((vector_size(kLanes)));
+        for (int g = 0; g < 2 * kSubs; ++g)
+          store(&scale[0][0][0] + g * kPanel + at,
+                d * __builtin_convertvector(load_as<Bytes>(scales + 32 + g * 16 + at), Vec));
+      } else {
+        VecU words[3];
+        for (int i = 0; i < 3; ++i)
+          words[i] = load_as<VecU>(scales + 64 + (i * kPanel + at) * 4);
+#pragma GCC unroll 8
+        for (int s = 0; s < 8; ++s) {
+          const InnerBits one = inner_scale_bits(s), other = inner_min_bits(s);
+          const VecU inner = words[one.word] >> one.shift & 63u;
+          const VecU least = s < 7 ? words[other.word] >> other.shift & 63u
+                                   : words[0] >> 30 | words[1] >> 30 << 2 | words[2] >> 30 << 4;
+          store(&scale[s][0][at], d * __builtin_convertvector((VecI)inner, Vec));
+          store(&min[s][at], m * __builtin_convertvector((VecI)least, Vec));
+        }
       }
-    return b;
+    }
   }
-  static inline __attribute__((always_inline)) void dot(const BlockBytes& b, const int8_t* a, int32_t zero, int32_t* sums) {
-    for (int c = 0; c < kPanel; ++c) sums[c] = zero;
-    for (int q = 0; q < 8; ++q)
-      for (int c = 0; c < kPanel; ++c)
-        for (int j = 0; j < 4; ++j) sums[c] += b.byte[q * 64 + c * 4 + j] * a[q * 4 + j];
-  }
-#endif
 };
 
 template <WeightKind kKind, int MR>
 RT_INLINE void panel_quant(const Activation& in, int m0, const uint8_t* panel, float* tile) {
-  constexpr bool kHasMin = kKind == WeightKind::kQ4_1;
-  constexpr int kZero = kKind == WeightKind::kQ4_0 ? 8 : kKind == WeightKind::kQ8_0 ? 128 : 0;
-  constexpr size_t kBytes = kKind == WeightKind::kQ8_0 ? 512 : 256;
-  const int blocks = in.k_padded / kKBlock;
-  const int64_t a_step = static_cast<int64_t>(in.tile_rows) * kKBlock;
-  const int8_t* a[MR];
-  for (int r = 0; r < MR; ++r) a[r] = in.q8_at(m0 + r, 0);
-  const float* a_scale = in.q8_scale + static_cast<int64_t>(m0) * blocks;
-  const int32_t* a_sum = in.q8_sum + static_cast<int64_t>(m0) * blocks;
+  constexpr QuantTraits t = quant_traits(kKind);
+  constexpr int kHalves = halves_of(kKind);
+  constexpr float kZero = static_cast<float>(stored_zero(kKind));
+  const int blocks = in.k_padded / quant_block_values(kKind);
+  const uint8_t* ahead = panel + 2048;
+  const int64_t step = in.tile_rows;
+  int64_t at[MR];
+  for (int r = 0; r < MR; ++r) at[r] = in.q8_block(m0 + r, 0);
   Vec acc[MR][kPanelVecs] = {};
   for (int k = 0; k < blocks; ++k, panel += quant_block_bytes(kKind)) {
-#if defined(__AVX512F__)
-    if (MR == 1)  // one row streams the weights from memory
-      for (size_t line = 0; line < quant_block_bytes(kKind); line += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(panel + 2048 + line), _MM_HINT_T0);
-#endif
-    const BlockBytes<kKind> bytes = BlockBytes<kKind>::load(panel);
-    const uint16_t* scales = reinterpret_cast<const uint16_t*>(panel + kBytes);
-    for (int r = 0; r < MR; ++r) {
-      const int64_t at = static_cast<int64_t>(r) * blocks + k;
-      int32_t sums[kPanel];
-      BlockBytes<kKind>::dot(bytes, a[r], -kZero * a_sum[at], sums);
-      for (int v = 0; v < kPanelVecs; ++v) {
-        const Vec exact = __builtin_convertvector(load_as<VecI>(sums + v * kLanes), Vec);
-        Vec t = load_f16(scales + v * kLanes) * exact;
-        if (kHasMin) t = load_f16(scales + kPanel + v * kLanes) * static_cast<float>(a_sum[at]) + t;
-        acc[r][v] = a_scale[at] * t + acc[r][v];
+    BlockScales<kKind> scales;
+    scales.load(panel + quant_scale_offset(kKind));
+    for (int s = 0; s < t.sub_blocks; ++s) {
+      if (MR == 1) {  // one row streams the weights from memory
+        constexpr size_t kShare = quant_block_bytes(kKind) / static_cast<size_t>(t.sub_blocks);
+        for (size_t line = 0; line < kShare; line += 64) __builtin_prefetch(ahead + line);
+        ahead += kShare;
       }
-      a[r] += a_step;
+      const BlockBytes<kKind> bytes = BlockBytes<kKind>::load(panel + s * quant_sub_bytes(kKind));
+      for (int r = 0; r < MR; ++r) {
+        VecI sums[kHalves][kPanelVecs];
+        bytes.dot(in.q8 + at[r] * kKBlock, sums);
+        const Vec a_scale = splat(in.q8_scale[at[r]]), a_sum = splat(in.q8_sum[at[r]]);
+        for (int v = 0; v < kPanelVecs; ++v) {
+          Vec total = {};
+          for (int h = 0; h < kHalves; ++h) {
+            Vec exact = __builtin_convertvector(sums[h][v], Vec);
+            if (kZero != 0.0f)
+              exact = fmadd(splat(-kZero),
+                            kHalves == 1 ? a_sum : splat(in.q8_half_sum[2 * at[r] + h]), exact);
+            const Vec scale = load(&scales.scale[s][h][v * kLanes]);
+            total = h == 0 ? scale * exact : fmadd(scale, exact, total);
+          }
+          if constexpr (t.has_min) total = fmadd(load(&scales.min[s][v * kLanes]), a_sum, total);
+          acc[r][v] = fmadd(a_scale, total, acc[r][v]);
+        }
+        at[r] += step;
+      }
     }
   }
   for (int r = 0; r < MR; ++r)
@@ -127,7 +108,8 @@ RT_INLINE void panel_quant(const Activation& in, int m0, const uint8_t* panel, f
 template <WeightKind kKind>
 static void quant_tile(const Activation& in, const uint8_t* panel, int m0, int m1, float* tile) {
   int m = m0;
-  for (; m + 4 <= m1; m += 4) panel_quant<kKind, 4>(in, m, panel, tile + (m - m0) * kPanel);
+  for (; m + kQuantRows <= m1; m += kQuantRows)
+    panel_quant<kKind, kQuantRows>(in, m, panel, tile + (m - m0) * kPanel);
   for (; m < m1; ++m) panel_quant<kKind, 1>(in, m, panel, tile + (m - m0) * kPanel);
 }
 
@@ -150,12 +132,12 @@ RT_INLINE void panel_w8a8(const Activation& in, int m, const uint8_t* panel, int
     }
   store_as(sums, _mm512_sub_epi32(sum, extra));
 #else
-  for (int c = 0; c < kPanel; ++c) sums[c] = 0;
-  const int8_t* w = reinterpret_cast<const int8_t*>(panel);
-  for (int k = 0; k < steps; ++k, a += a_step, w += 1024)
+  VecI total[kPanelVecs] = {};
+  for (int k = 0; k < steps; ++k, a += a_step, panel += 1024)
     for (int q = 0; q < 16; ++q)
-      for (int c = 0; c < kPanel; ++c)
-        for (int j = 0; j < 4; ++j) sums[c] += w[q * 64 + c * 4 + j] * a[q * 4 + j];
+      for (int v = 0; v < kPanelVecs; ++v)
+        total[v] = dot_signed(total[v], load_as<VecI>(panel + q * 64 + v * kLanes * 4), a + 4 * q);
+  for (int v = 0; v < kPanelVecs; ++v) store_as(sums + v * kLanes, total[v]);
 #endif
 }
 
@@ -180,19 +162,33 @@ static void w8a8_tile(const PackedWeight& w, int panel, const Activation& in, in
   scale_w8a8(w, panel, in, m0, m1 - m0, tile);
 }
 
+// Calls body with the kind as a constant: std::integral_constant<WeightKind, kind>.
+template <class Body>
+RT_INLINE void with_quant_kind(WeightKind kind, Body body) {
+  switch (kind) {
+#define RT_CASE(name) \
+  case WeightKind::name: return body(std::integral_constant<WeightKind, WeightKind::name>());
+    RT_CASE(kQ4_0)
+    RT_CASE(kQ4_1)
+    RT_CASE(kQ5_0)
+    RT_CASE(kQ5_1)
+    RT_CASE(kQ8_0)
+    RT_CASE(kQ4_K)
+    RT_CASE(kQ5_K)
+    RT_CASE(kQ6_K)
+#undef RT_CASE
+    default: return;
+  }
+}
+
 // Rows [m0, m1), at most 16, of one panel of any quantised kind.
 static void quant_panel_tile(const LinearArgs& args, const PackedWeight& w, int panel, int m0,
                              int m1, float* tile) {
   const Activation& in = *args.input;
-  switch (w.kind) {
-    case WeightKind::kQ4_0:
-      return quant_tile<WeightKind::kQ4_0>(in, w.panel(panel), m0, m1, tile);
-    case WeightKind::kQ4_1:
-      return quant_tile<WeightKind::kQ4_1>(in, w.panel(panel), m0, m1, tile);
-    case WeightKind::kQ8_0:
-      return quant_tile<WeightKind::kQ8_0>(in, w.panel(panel), m0, m1, tile);
-    default: return w8a8_tile(w, panel, in, m0, m1, tile);
-  }
+  if (w.kind == WeightKind::kW8A8) return w8a8_tile(w, panel, in, m0, m1, tile);
+  with_quant_kind(w.kind, [&](auto kind) {
+    quant_tile<decltype(kind)::value>(in, w.panel(panel), m0, m1, tile);
+  });
 }
 
 static void linear_unit_quant(const LinearArgs& args, const LinearUnit& unit,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cpu_features.h"
+#include "gguf_blocks.h"
 #include "packing.h"
 
 namespace rt {
@@ -101,9 +102,7 @@ void set_tensor(RtModel& model, int32_t tensor, int32_t layer, const void* data,
   const WeightKind kind = weight_kind(dtype, weight_format, model.config.compute_dtype);
   require(kind != WeightKind::kNone, name + ": dtype " + std::to_string(dtype) + " with format " +
                                          std::to_string(weight_format) + " is not supported");
-  require(cols % (source_row_bytes(dtype, 256) == 256 * 4 || dtype == RT_F16 || dtype == RT_BF16
-                      ? 1
-                      : dtype == RT_Q4_K || dtype == RT_Q6_K ? 256 : 32) == 0,
+  require(cols % block_values(dtype) == 0,
           name + ": row length is not a multiple of the block size");
   *weight = pack_weight(data, dtype, rows, cols, kind, model.pool, model.arena);
 }

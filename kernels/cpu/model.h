@@ -9,6 +9,7 @@
 #include "attention_plan.h"
 #include "kernel_table.h"
 #include "linear.h"
+#include "sampling.h"
 #include "thread_pool.h"
 
 namespace rt {
@@ -27,19 +28,25 @@ struct Workspace {
   AlignedBuffer partials;   // attention results per (token, split)
   std::vector<AlignedBuffer> thread_rows;       // [hidden or wider] f32 of each thread
   std::vector<AlignedBuffer> thread_attention;
+  std::vector<AlignedBuffer> thread_panels;     // unpacked weights, ThreadScratch::panels
   std::vector<std::vector<Best>> thread_best;
   std::vector<ThreadScratch*> scratch;
 
   struct ActivationMemory {
     Activation view;
-    AlignedBuffer bf16, f32, q8, q8_scale, q8_sum, row_q8, row_scale;
-    // Room for m rows of k values in the given formats; sets view.
-    void reserve(int m, int k, uint32_t formats);
+    AlignedBuffer bf16, f32, q8, q8_scale, q8_sum, q8_half_sum, wide, row_q8, row_scale;
+    // Room for m rows of k values in the given formats, and from wide_rows on in kActWide where the
+    // formats have kActQ8; sets view.
+    void reserve(int m, int k, uint32_t formats, int wide_rows);
   };
   ActivationMemory hidden_in, attention_out, mlp_in, head_in, single_in;
   std::vector<ActivationMemory> own_in;  // one for each member
+  std::vector<SamplingScratch> sampling;
 
   AttentionPlan plan;
+
+  // One scratch a thread, with room for unpacked panels of up to `widest` columns.
+  void reserve_scratch(int n_threads, int64_t widest);
 
   Workspace() = default;
   Workspace(const Workspace&) = delete;
@@ -82,6 +89,7 @@ void set_tensor(RtModel& model, int32_t tensor, int32_t layer, const void* data,
                 int64_t rows, int64_t cols, int32_t weight_format);
 void finalize(RtModel& model);
 void run_step(RtModel& model, const RtStep& step);
+void run_sampling(RtModel& model, float* logits, int64_t stride, RtSampleRow* rows, int num_rows);
 void run_single_linear(RtModel& model, const PackedWeight& weight, const float* x, int64_t m,
                        float* out);
 // All members of the team call it with equal arguments; ends without a barrier.

@@ -29,8 +29,14 @@ int64_t bf16_index(int64_t k, int column) {
   return (k / 32 * 16 + k % 32 / 2) * 32 + column * 2 + k % 2;
 }
 
-int64_t w8a8_index(int64_t k, int column) {
-  return (k / 64 * 16 + k % 64 / 4) * 64 + column * 4 + k % 4;
+bool is_eight_bit(WeightKind kind) {
+  return kind == WeightKind::kW8A8 || kind == WeightKind::kW8A16;
+}
+
+int64_t eight_bit_index(WeightKind kind, int64_t k, int column) {
+  constexpr int kExchanged[4] = {0, 2, 1, 3};
+  const int64_t in_quad = kind == WeightKind::kW8A16 ? kExchanged[k % 4] : k % 4;
+  return (k / 64 * 16 + k % 64 / 4) * 64 + column * 4 + in_quad;
 }
 
 void pack_bf16_row(const void* data, int32_t dtype, int64_t row, int64_t cols, int column,
@@ -46,41 +52,38 @@ void pack_bf16_row(const void* data, int32_t dtype, int64_t row, int64_t cols, i
   for (int64_t k = 0; k < cols; ++k) panel[bf16_index(k, column)] = bf16_bits(values[k]);
 }
 
-void pack_w8a8_row(const float* values, int64_t cols, int column, int8_t* panel, float* scale) {
+void pack_eight_bit_row(WeightKind kind, const float* values, int64_t cols, int column,
+                        int8_t* panel, float* scale) {
   float top = 0.0f;
   for (int64_t k = 0; k < cols; ++k) top = std::max(top, std::fabs(values[k]));
   *scale = top / 127.0f;
   const float inverse = top > 0.0f ? 127.0f / top : 0.0f;
   for (int64_t k = 0; k < cols; ++k)
-    panel[w8a8_index(k, column)] = static_cast<int8_t>(std::lrintf(values[k] * inverse));
+    panel[eight_bit_index(kind, k, column)] =
+        static_cast<int8_t>(std::lrintf(values[k] * inverse));
 }
 
 }  // namespace
 
 WeightKind weight_kind(int32_t dtype, int32_t weight_format, int32_t compute_dtype) {
   const bool is_float = dtype == RT_F32 || dtype == RT_F16 || dtype == RT_BF16;
-  if (weight_format == RT_W8A8)
-    return is_float && compute_dtype == RT_BF16 ? WeightKind::kW8A8 : WeightKind::kNone;
+  if (weight_format == RT_W8A8 || weight_format == RT_W8A16) {
+    if (!is_float || compute_dtype != RT_BF16) return WeightKind::kNone;
+    return weight_format == RT_W8A8 ? WeightKind::kW8A8 : WeightKind::kW8A16;
+  }
   if (weight_format != RT_KEEP) return WeightKind::kNone;
   // In f32 every source is widened: that mode is for exactness, not size.
   if (compute_dtype == RT_F32)
     return is_float || block_bytes(dtype) > 0 ? WeightKind::kF32 : WeightKind::kNone;
   if (is_float) return WeightKind::kBf16;
-  switch (dtype) {
-    case RT_Q4_0: return WeightKind::kQ4_0;
-    case RT_Q4_1: return WeightKind::kQ4_1;
-    case RT_Q8_0: return WeightKind::kQ8_0;
-    // K-quants have no integer kernel here; they are widened to bf16 at load.
-    case RT_Q4_K:
-    case RT_Q6_K: return WeightKind::kBf16;
-    default: return WeightKind::kNone;
-  }
+  return block_kind(dtype);
 }
 
 uint32_t activation_format(WeightKind kind) {
   switch (kind) {
     case WeightKind::kNone: return 0;
-    case WeightKind::kBf16: return kActBf16;
+    case WeightKind::kBf16:
+    case WeightKind::kW8A16: return kActBf16;
     case WeightKind::kF32: return kActF32;
     case WeightKind::kW8A8: return kActRowQ8;
     default: return kActQ8;
@@ -101,7 +104,7 @@ void read_source_row(const void* data, int32_t dtype, int64_t row, int64_t cols,
     const uint16_t* h = reinterpret_cast<const uint16_t*>(source);
     for (int64_t k = 0; k < cols; ++k) out[k] = dtype == RT_BF16 ? bf16_value(h[k]) : f16_value(h[k]);
   } else {
-    dequantise_row(source, dtype, cols, out);
+    dequantise_row(dtype, source, cols, out);
   }
 }
 
@@ -111,19 +114,22 @@ PackedWeight pack_weight(const void* data, int32_t dtype, int64_t rows, int64_t 
   w.kind = kind;
   w.n = static_cast<int>(rows);
   w.k = static_cast<int>(cols);
-  w.k_padded = static_cast<int>(round_up(cols, kind == WeightKind::kW8A8 ? 64 : kKBlock));
+  w.k_padded = static_cast<int>(round_up(cols, is_eight_bit(kind) ? 64 : kKBlock));
   w.num_panels = static_cast<int>((rows + kPanel - 1) / kPanel);
   const size_t k_padded = static_cast<size_t>(w.k_padded);
   switch (kind) {
     case WeightKind::kBf16: w.panel_bytes = k_padded * kPanel * 2; break;
     case WeightKind::kF32: w.panel_bytes = k_padded * kPanel * 4; break;
-    case WeightKind::kW8A8: w.panel_bytes = k_padded * kPanel; break;
-    default: w.panel_bytes = k_padded / kKBlock * quant_block_bytes(kind); break;
+    case WeightKind::kW8A8:
+    case WeightKind::kW8A16: w.panel_bytes = k_padded * kPanel; break;
+    default:
+      w.panel_bytes =
+          k_padded / static_cast<size_t>(quant_block_values(kind)) * quant_block_bytes(kind);
   }
   // Room behind the last panel: kernels may load whole vectors past its end.
   w.data = static_cast<uint8_t*>(
       arena.take(w.panel_bytes * static_cast<size_t>(w.num_panels) + 4096));
-  if (kind == WeightKind::kW8A8)
+  if (is_eight_bit(kind))
     w.scales = static_cast<float*>(
         arena.take(static_cast<size_t>(w.num_panels) * kPanel * sizeof(float)));
   pool.run([&](int) {
@@ -139,13 +145,13 @@ PackedWeight pack_weight(const void* data, int32_t dtype, int64_t rows, int64_t 
           read_source_row(data, dtype, row, cols, values.data());
           for (int64_t k = 0; k < cols; ++k)
             reinterpret_cast<float*>(panel)[k * kPanel + column] = values[k];
-        } else if (kind == WeightKind::kW8A8) {
+        } else if (is_eight_bit(kind)) {
           read_source_row(data, dtype, row, cols, values.data());
-          pack_w8a8_row(values.data(), cols, column, reinterpret_cast<int8_t*>(panel),
-                        w.scales + row);
+          pack_eight_bit_row(kind, values.data(), cols, column, reinterpret_cast<int8_t*>(panel),
+                             w.scales + row);
         } else {
-          pack_quant_row(kind, static_cast<const uint8_t*>(data) + row * source_row_bytes(dtype, cols),
-                         cols, column, panel);
+          const uint8_t* blocks = static_cast<const uint8_t*>(data);
+          pack_quant_row(dtype, blocks + row * source_row_bytes(dtype, cols), cols, column, panel);
         }
       }
     }
@@ -165,10 +171,12 @@ void unpack_row(const PackedWeight& w, int64_t n, float* out) {
       for (int k = 0; k < w.k; ++k)
         out[k] = reinterpret_cast<const float*>(panel)[static_cast<int64_t>(k) * kPanel + column];
       return;
-    case WeightKind::kW8A8: {
+    case WeightKind::kW8A8:
+    case WeightKind::kW8A16: {
       const float scale = w.scales[n];
       for (int k = 0; k < w.k; ++k)
-        out[k] = scale * static_cast<float>(reinterpret_cast<const int8_t*>(panel)[w8a8_index(k, column)]);
+        out[k] = scale * static_cast<float>(reinterpret_cast<const int8_t*>(
+                             panel)[eight_bit_index(w.kind, k, column)]);
       return;
     }
     default: unpack_quant_row(w.kind, panel, w.k, column, out);

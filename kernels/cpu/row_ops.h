@@ -37,22 +37,26 @@ static void write_row_bf16(const Activation& act, int m, const float* row) {
 }
 
 // The largest magnitude of n values, NaN when one of them is not finite: a scale made of it then
-// carries the fault on, where 8-bit integers would hide it.
+// carries the fault on, where 8-bit integers would hide it. As integers, magnitudes are in the same
+// order and everything that is not finite stands above.
 RT_INLINE float max_abs(const float* x, int n) {
-  Vec top = {}, fault = {};
+  VecU top = {};
   int i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    const Vec v = load(x + i);
-    top = max(top, (Vec)(bits(v) & 0x7fffffffu));
-    fault = v * 0.0f + fault;
+    const VecU v = bits(load(x + i)) & 0x7fffffffu;
+    top = v > top ? v : top;
   }
-  float most = max_lanes(top), bad = sum_lanes(fault);
+#if defined(__AVX512F__)
+  uint32_t most = _mm512_reduce_max_epu32((__m512i)top);
+#else
+  uint32_t most = 0;
+  for (int lane = 0; lane < kLanes; ++lane) most = top[lane] > most ? top[lane] : most;
+#endif
   for (; i < n; ++i) {
-    const float v = __builtin_fabsf(x[i]);
+    const uint32_t v = load_as<uint32_t>(x + i) & 0x7fffffffu;
     most = v > most ? v : most;
-    bad = v * 0.0f + bad;
   }
-  return most + bad;
+  return most < 0x7f800000u ? load_as<float>(&most) : __builtin_nanf("");
 }
 
 // n values over a scale, rounded to nearest even, into q.
@@ -71,19 +75,50 @@ RT_INLINE void round_to_bytes(const float* x, int n, float inverse, int8_t* q) {
 // Symmetric 8-bit: x ~ scale * q, q in [-127, 127].
 RT_INLINE float inverse_of(float scale) { return scale > 0.0f ? 1.0f / scale : 0.0f; }
 
+// 32 integers as bf16 for tiles, the middle two of each quad exchanged. Only levels with tiles ask.
+RT_INLINE void widen_block(const int8_t* q, uint16_t* out) {
+#if defined(__AVX512BF16__)
+  const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+  for (int i = 0; i < kKBlock; i += 16) {
+    const __m128i bytes = _mm_shuffle_epi8(load_as<__m128i>(q + i), order);
+    store_bf16(out + i, (Vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+  }
+#else
+  for (int i = 0; i < kKBlock; ++i)
+    out[i] = f32_to_bf16(static_cast<float>(q[i / 4 * 4 + i % 2 * 2 + i % 4 / 2]));
+#endif
+}
+
+// Sums of the two halves of 32 integers.
+RT_INLINE void sum_halves(const int8_t* q, int32_t* sum) {
+#if defined(__AVX512VNNI__)
+  __m256i parts = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), load_as<__m256i>(q));
+  parts = _mm256_hadd_epi32(parts, parts);
+  parts = _mm256_hadd_epi32(parts, parts);
+  sum[0] = _mm256_extract_epi32(parts, 0);
+  sum[1] = _mm256_extract_epi32(parts, 4);
+#else
+  sum[0] = sum[1] = 0;
+  for (int i = 0; i < kKBlock; ++i) sum[i / 16] += q[i];
+#endif
+}
+
 static void write_row_q8(const Activation& act, int m, const float* row) {
   const int blocks = act.k_padded / kKBlock;
   for (int b = 0; b < blocks; ++b) {
     const int left = act.k - b * kKBlock, n = left < kKBlock ? left : kKBlock;
-    int8_t* q = act.q8_at(m, b * kKBlock);
-    const int64_t at = static_cast<int64_t>(m) * blocks + b;
+    const int64_t at = act.q8_block(m, b);
+    int8_t* q = act.q8 + at * kKBlock;
     const float scale = max_abs(row + b * kKBlock, n) / 127.0f;
     act.q8_scale[at] = scale;
     round_to_bytes(row + b * kKBlock, n, inverse_of(scale), q);
     for (int i = n; i < kKBlock; ++i) q[i] = 0;
-    int32_t sum = 0;
-    for (int i = 0; i < kKBlock; ++i) sum += q[i];
-    act.q8_sum[at] = sum;
+    int32_t sum[2];
+    sum_halves(q, sum);
+    act.q8_half_sum[2 * at] = static_cast<float>(sum[0]);
+    act.q8_half_sum[2 * at + 1] = static_cast<float>(sum[1]);
+    act.q8_sum[at] = static_cast<float>(sum[0] + sum[1]);
+    if (act.formats & kActWide) widen_block(q, act.wide + at * kKBlock);
   }
 }
 

@@ -148,15 +148,16 @@ void StepRun::prepare() {
     attn |= formats_of({&l.o});
     mlp |= formats_of({&l.down});
   }
+  const int wide = m_.kernels->wide_rows;
   if (t <= kOwnNormTokens) {
     w_.own_in.resize(static_cast<size_t>(n_threads));
-    for (Workspace::ActivationMemory& own : w_.own_in) own.reserve(t, c_.hidden_size, in);
+    for (Workspace::ActivationMemory& own : w_.own_in) own.reserve(t, c_.hidden_size, in, wide);
   } else {
-    w_.hidden_in.reserve(t, c_.hidden_size, in);
+    w_.hidden_in.reserve(t, c_.hidden_size, in, wide);
   }
-  w_.attention_out.reserve(t, m_.q_width(), attn);
-  w_.mlp_in.reserve(t, c_.intermediate_size, mlp);
-  w_.head_in.reserve(s_.num_logit_tokens, c_.hidden_size, formats_of({&m_.head()}));
+  w_.attention_out.reserve(t, m_.q_width(), attn, wide);
+  w_.mlp_in.reserve(t, c_.intermediate_size, mlp, wide);
+  w_.head_in.reserve(s_.num_logit_tokens, c_.hidden_size, formats_of({&m_.head()}), wide);
   const int widest = static_cast<int>(
       round_up(std::max({c_.hidden_size, c_.intermediate_size, m_.q_width()}), 64));
   w_.rows.reserve(tokens * static_cast<size_t>(widest) * 4);
@@ -173,8 +174,7 @@ void StepRun::prepare() {
   w_.thread_rows.resize(n_threads);
   w_.thread_attention.resize(n_threads);
   w_.thread_best.resize(n_threads);
-  while (static_cast<int>(w_.scratch.size()) < n_threads)
-    w_.scratch.push_back(new ThreadScratch());
+  w_.reserve_scratch(n_threads, widest);
   for (int i = 0; i < n_threads; ++i) {
     w_.thread_rows[i].reserve(static_cast<size_t>(widest) * 4);
     w_.thread_attention[i].reserve(attention_scratch_sizes(m_.q_stride()).total);
@@ -368,8 +368,18 @@ void StepRun::reduce_argmax() {
 
 }  // namespace
 
-void Workspace::ActivationMemory::reserve(int m, int k, uint32_t formats) {
+void Workspace::reserve_scratch(int n_threads, int64_t widest) {
+  thread_panels.resize(static_cast<size_t>(n_threads));
+  while (static_cast<int>(scratch.size()) < n_threads) scratch.push_back(new ThreadScratch());
+  for (int i = 0; i < n_threads; ++i) {
+    thread_panels[i].reserve(2 * widened_panel_bytes(widest));
+    scratch[i]->panels = thread_panels[i].as<uint8_t>();
+  }
+}
+
+void Workspace::ActivationMemory::reserve(int m, int k, uint32_t formats, int wide_rows) {
   const int rows = std::max(m, 1);
+  if ((formats & kActQ8) && rows >= wide_rows) formats |= kActWide;
   view.formats = formats;
   view.k = k;
   view.k_padded = static_cast<int>(round_up(k, kKBlock));
@@ -383,7 +393,9 @@ void Workspace::ActivationMemory::reserve(int m, int k, uint32_t formats) {
     q8.reserve(elements + 4096);
     q8_scale.reserve(blocks * 4 + 4096);
     q8_sum.reserve(blocks * 4 + 4096);
+    q8_half_sum.reserve(blocks * 8 + 4096);
   }
+  if (formats & kActWide) wide.reserve(elements * 2 + 4096);
   if (formats & kActRowQ8) {
     row_q8.reserve(padded_rows * static_cast<size_t>(round_up(k, 64)) + 4096);
     row_scale.reserve(padded_rows * 4);
@@ -392,7 +404,9 @@ void Workspace::ActivationMemory::reserve(int m, int k, uint32_t formats) {
   view.f32 = f32.as<float>();
   view.q8 = q8.as<int8_t>();
   view.q8_scale = q8_scale.as<float>();
-  view.q8_sum = q8_sum.as<int32_t>();
+  view.q8_sum = q8_sum.as<float>();
+  view.q8_half_sum = q8_half_sum.as<float>();
+  view.wide = wide.as<uint16_t>();
   view.row_q8 = row_q8.as<int8_t>();
   view.row_scale = row_scale.as<float>();
 }
@@ -417,12 +431,31 @@ void run_step(RtModel& model, const RtStep& step) {
   }
 }
 
+void run_sampling(RtModel& model, float* logits, int64_t stride, RtSampleRow* rows, int num_rows) {
+  const int32_t vocab_size = model.config.vocab_size;
+  require(num_rows >= 0 && stride >= vocab_size, "rows of logits are shorter than the vocabulary");
+  for (int i = 0; i < num_rows; ++i) check_sample_row(rows[i], vocab_size);
+  Workspace& w = model.workspace;
+  w.sampling.resize(static_cast<size_t>(model.pool.size()));
+  auto sample = [&](int i, int member) {
+    sample_row(*model.kernels, w.sampling[static_cast<size_t>(member)], logits + i * stride,
+               vocab_size, rows[i]);
+  };
+  if (num_rows <= 1) {  // not worth waking the team
+    if (num_rows == 1) sample(0, 0);
+    return;
+  }
+  model.pool.run([&](int member) {
+    for (int i = model.pool.claim(); i < num_rows; i = model.pool.claim()) sample(i, member);
+  });
+}
+
 void run_single_linear(RtModel& model, const PackedWeight& weight, const float* x, int64_t m,
                        float* out) {
   if (m == 0) return;
   Workspace::ActivationMemory& input = model.workspace.single_in;
   const int rows = static_cast<int>(m);
-  input.reserve(rows, weight.k, activation_format(weight.kind));
+  input.reserve(rows, weight.k, activation_format(weight.kind), model.kernels->wide_rows);
   LinearArgs args;
   args.weight[0] = &weight;
   args.num_parts = 1;
@@ -431,8 +464,7 @@ void run_single_linear(RtModel& model, const PackedWeight& weight, const float* 
   args.out = out;
   args.out_stride = weight.n;
   Workspace& w = model.workspace;
-  while (static_cast<int>(w.scratch.size()) < model.pool.size())
-    w.scratch.push_back(new ThreadScratch());
+  w.reserve_scratch(model.pool.size(), weight.k);
   model.pool.run([&](int member) {
     ThreadScratch& scratch = *w.scratch[member];
     model.kernels->enter(scratch);

@@ -82,7 +82,12 @@ def create_app(client: EngineClient, args: ServerArgs) -> FastAPI:
 def _add_layers(app: FastAPI, args: ServerArgs) -> None:
     """Wrap app; the last layer added is the outermost."""
     app.add_middleware(BodyLimit, limit_bytes=args.max_request_body_bytes)
-    app.add_middleware(BearerAuth, api_key=args.api_key, admin_api_key=args.admin_api_key)
+    app.add_middleware(
+        BearerAuth,
+        api_key=args.api_key,
+        admin_api_key=args.admin_api_key,
+        tenants=args.tenants,
+    )
     origins = [origin.strip() for origin in args.cors_allow_origins.split(",") if origin.strip()]
     if origins:
         app.add_middleware(

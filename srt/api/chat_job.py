@@ -97,8 +97,10 @@ async def _job(context: ApiContext, body: ChatBody) -> ChatJob:
         rid=rid,
         namespace=body.namespace,
         priority=body.priority or 0,
+        timeout_seconds=body.timeout_seconds,
         add_special_tokens=False,  # the template has written them
         clamp_max_new_tokens="max_new_tokens" not in explicit,
+        prompt_field="messages",
     )
     (requests,) = await prepare_all(context.client, [spec])
     return ChatJob(

@@ -107,7 +107,9 @@ def _specs(
             rid=f"{rid}_{index}" if is_batch else rid,
             namespace=body.namespace,
             priority=body.priority or 0,
+            timeout_seconds=body.timeout_seconds,
             clamp_max_new_tokens="max_new_tokens" not in explicit,
+            top_logprobs_field="logprobs",
         )
         for index, prompt in enumerate(prompts)
     ]

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from ..errors import (
     BadRequest,
+    DeadlinePassed,
     GenerationFailed,
     NotFound,
     Overloaded,
@@ -81,6 +82,7 @@ def error_from_finish(finish: FinishReason) -> ServingError | None:
         404: NotFound,
         413: PayloadTooLarge,
         503: Overloaded,
+        504: DeadlinePassed,
     }
     return kinds.get(finish.status_code, GenerationFailed)(message)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -12,6 +13,7 @@ from ..errors import BadRequest, EngineDied, Overloaded
 from ..messages import GenerateRequest, PositionLogprobs, Progress, TextDelta
 from ..processes.engine_client import EngineClient
 from ..processes.generation_spec import GenerationSpec
+from .auth import current_tenant
 from .errors import error_from_finish
 from .logprob_volume import check_volume
 
@@ -110,10 +112,12 @@ async def prepare_all(
             param="n",
         )
     prepared = []
+    tenant = current_tenant.get()
     for spec in specs:
-        prepared.append(await client.prepare(spec))
+        prepared.append(await client.prepare(dataclasses.replace(spec, tenant=tenant)))
         await asyncio.sleep(0)  # preparing a short prompt does not let others in by itself
-    check_volume([request for samples in prepared for request in samples])
+    requests = [request for samples in prepared for request in samples]
+    check_volume(requests, specs[0].top_logprobs_field)
     return prepared
 
 

@@ -29,14 +29,20 @@ _GROWTH = 1 / 16
 T = TypeVar("T")
 
 
-def check_volume(requests: Sequence[GenerateRequest]) -> None:
-    """Raise BadRequest if requests, those of one body, ask for too many log-probabilities."""
+def check_volume(requests: Sequence[GenerateRequest], top_field: str) -> None:
+    """Raise BadRequest if requests, those of one body, ask for too many log-probabilities.
+
+    top_field is the one that the body gave the number of top candidates in.
+    """
     prompt_pairs = all_pairs = 0
+    param = top_field
     for request in requests:
         options = request.logprobs
         if options is None:
             continue
         width = _width(request)
+        if len(options.token_ids) > options.num_top:
+            param = "token_ids_logprob"
         if options.prompt_start is not None:
             prompt_pairs += width * (len(request.input_ids) - options.prompt_start)
         all_pairs += width * (request.sampling.max_new_tokens or 0)
@@ -48,8 +54,8 @@ def check_volume(requests: Sequence[GenerateRequest]) -> None:
         if num_pairs > limit:
             raise BadRequest(
                 f"the body asks for {num_pairs} log-probabilities ({of} times candidates per "
-                f"token); at most {limit} are taken, ask for fewer candidates or tokens",
-                param="top_logprobs",
+                f"token); at most {limit} are taken: reduce {param} or the number of tokens",
+                param=param,
             )
 
 

@@ -70,9 +70,14 @@ class ServerMetrics:
         ).labels(model_name)
 
     async def scrape(self, client: EngineClient) -> bytes:
-        """Return the exposition text; without an answer in time the last values are kept."""
+        """Return the exposition text.
+
+        Without an answer in time the scheduler's last values are kept, and scheduler_up is 0.
+        """
+        self._scheduler.is_up = False
         try:
             self._scheduler.state = await client.state(SCRAPE_TIMEOUT_SECONDS)
+            self._scheduler.is_up = True
         except ServingError as error:
             logger.debug("metrics keep their last values: %s", error)
         return generate_latest(self._registry)
@@ -122,16 +127,22 @@ class ServerMetrics:
 class _SchedulerCollector(Collector):
     def __init__(self, model_name: str) -> None:
         self.state: SchedulerState | None = None
+        self.is_up = False
         self._model_name = model_name
 
     def collect(self) -> Iterator[Metric]:
+        is_up = "Whether the scheduler answered this scrape; if not, its values are the last known"
+        yield self._gauge("scheduler_up", is_up, self.is_up)
         if self.state is None:
             return
         for name, text, value in gauges(self.state):
-            gauge = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])
-            gauge.add_metric([self._model_name], value)
-            yield gauge
+            yield self._gauge(name, text, value)
         for name, text, value in counters(self.state):
             counter = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], value)
             yield counter
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        gauge = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])
+        gauge.add_metric([self._model_name], value)
+        return gauge

@@ -14,7 +14,7 @@ from ..messages import KvStats, SchedulerState
 from .context import ApiContext
 from .json_response import json_response
 
-STATE_TIMEOUT_SECONDS = 5.0
+STATE_TIMEOUT_SECONDS = 3.0  # a scheduler that answers no sooner gives a 503
 
 
 def model_info_router(context: ApiContext) -> APIRouter:

@@ -11,6 +11,7 @@ from typing_extensions import TypeAliasType
 
 from ..errors import BadRequest
 from ..processes.generation_spec import GenerationSpec
+from ..processes.intake import check_name
 from ..sampling_params import LogprobOptions
 from .native_sampling import NativeSampling
 from .prompts import MAX_PROMPTS, IdsOrLists, Prompt, TextOrTexts, parse_prompts
@@ -50,6 +51,7 @@ class GenerateBody(Body):
     cache_salt: TextOrTexts = None
     extra_key: TextOrTexts = None
     priority: Annotated[Any, _once_or_list({"type": "integer"})] = None
+    timeout_seconds: float | None = None
     input_embeds: AnyValue = None
     image_data: AnyValue = None
     video_data: AnyValue = None
@@ -86,7 +88,12 @@ def native_job(body: GenerateBody, defaults: SamplingDefaults) -> NativeJob:
 
 
 def namespace_of(cache_salt: str | None, extra_key: str | None) -> str | None:
-    """Return the cache namespace of a salt and a key: equal only if both are."""
+    """Return the cache namespace of a salt and a key: equal only if both are.
+
+    Raises BadRequest naming the one that is no printable name. An empty one counts as none.
+    """
+    check_name("cache_salt", cache_salt or None)
+    check_name("extra_key", extra_key or None)
     if not cache_salt and not extra_key:
         return None
     salt = cache_salt or ""
@@ -190,6 +197,9 @@ def _spec(
         ),
         priority=items.at("priority", body.priority, index, int) or 0,
         clamp_max_new_tokens="max_new_tokens" not in explicit,
+        timeout_seconds=body.timeout_seconds,
+        prompt_field="text" if body.text is not None else "input_ids",
+        top_logprobs_field="top_logprobs_num",
     )
 
 

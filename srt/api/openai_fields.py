@@ -15,8 +15,6 @@ from .unavailable import refuse_if_set
 _OPENAI_NAMES = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
-    "sampling_seed": "seed",
-    "top_logprobs_num": "top_logprobs",
 }
 _NATIVE_NAME = re.compile(r"\b(" + "|".join(_OPENAI_NAMES) + r")\b")
 
@@ -40,6 +38,7 @@ class OpenAiFields(SamplingFields):
     cache_salt: str | None = None
     extra_key: str | None = None
     priority: int | None = None
+    timeout_seconds: float | None = None
     response_format: AnyValue = None
     regex: AnyValue = None
     ebnf: AnyValue = None

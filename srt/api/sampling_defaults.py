@@ -12,24 +12,28 @@ from typing import Any
 import orjson
 
 from ..errors import BadRequest, ConfigError, did_you_mean
+from ..loading.generation_config import sampling_defaults
 from ..sampling_params import SamplingParams, checked
 from ..server_args import ServerArgs
 from .native_sampling import NativeSampling
 from .request_body import Body, parse_body
 
 _ANY_VOCAB_SIZE = 2**31
-_FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 class SamplingDefaults:
-    """The layers below a request, merged once; raises ConfigError for wrong fields of the flag."""
+    """The layers below a request, merged once.
+
+    generation_config: the model's own, see ModelConfig.generation_defaults. Raises ConfigError for
+    wrong fields of the flag, ModelLoadError for wrong ones of the model.
+    """
 
     def __init__(
-        self, args: ServerArgs, generation_config: Mapping[str, float], vocab_size: int
+        self, args: ServerArgs, generation_config: Mapping[str, Any], vocab_size: int
     ) -> None:
         layers: dict[str, Any] = {}
         if args.sampling_defaults == "model":
-            layers |= _from_model(generation_config)
+            layers |= sampling_defaults(generation_config)
         self._layers = layers | checked_preferred(args, vocab_size)
 
     def resolve(self, explicit: Mapping[str, Any], *, max_new_tokens: int | None) -> SamplingParams:
@@ -60,13 +64,3 @@ def check_names(what: str, given: Mapping[str, Any], kind: type[Body]) -> None:
             raise BadRequest(
                 f"{what} {name!r} is not known{did_you_mean(name, kind.model_fields)}", param=name
             )
-
-
-def _from_model(generation_config: Mapping[str, float]) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        name: float(value) for name, value in generation_config.items() if name in _FROM_MODEL
-    }
-    if "top_k" in values:
-        top_k = int(values.pop("top_k"))
-        values["top_k"] = top_k if top_k > 0 else None
-    return values

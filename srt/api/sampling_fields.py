@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import FailFast, Field, WithJsonSchema
 
 from ..errors import BadRequest
-from ..sampling_params import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from ..sampling_params import MAX_LOGIT_BIAS, MAX_SEED, MAX_STOP_TOKEN_IDS
 from .request_body import Body
 
 StringOrList = Annotated[
@@ -59,8 +59,9 @@ class SamplingFields(Body):
             for name in _SCALARS
             if (value := getattr(self, name)) is not None  # null is "not set"
         }
-        if self.sampling_seed is None and self.seed is not None:
-            values["sampling_seed"] = self.seed
+        for name in ("seed", "sampling_seed"):  # the second is the same field's older name
+            if (seed := getattr(self, name)) is not None:
+                values["sampling_seed"] = _seed(name, seed)
         if "top_k" in values and values["top_k"] in (-1, 0):
             values["top_k"] = None  # the whole vocabulary, also where the model's default is less
         for name in ("stop", "stop_regex"):
@@ -87,8 +88,15 @@ _SCALARS = (
     "spaces_between_special_tokens",
     "no_stop_trim",
     "stream_interval",
-    "sampling_seed",
 )
+
+
+def _seed(name: str, seed: int) -> int:
+    if not -MAX_SEED - 1 <= seed <= MAX_SEED:
+        raise BadRequest(
+            f"{name} is {seed}; it must be from {-MAX_SEED - 1} to {MAX_SEED}", param=name
+        )
+    return seed
 
 
 def _strings(name: str, value: Any) -> tuple[str, ...] | None:

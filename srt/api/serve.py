@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import importlib
 import logging
 import os
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ServingError
+from ..processes.child import settle_memory
 from ..processes.engine_client import EngineClient
 from ..processes.launcher import EngineProcesses
 from ..processes.listener import open_listener, url_of
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _ABORT_WAIT_SECONDS = 2.0  # for requests aborted at the end of the drain to be answered
 _LAST_ANSWERS_SECONDS = 1.5  # for clients to get the error of a dead engine
+_CLOSE_SECONDS = 1.0  # for the requests of closed connections to end
 _KEEP_ALIVE_SECONDS = 30
 
 
@@ -41,6 +44,8 @@ def run_server(args: ServerArgs) -> int:
     """Serve until told to stop; return the exit code: 0 after a drain, 1 after any failure."""
     import uvloop
 
+    # Nothing of what a start makes is garbage; looking for it takes a tenth of the start.
+    gc.disable()
     configure_logging("http", args.log_level)
     try:
         if args.preferred_sampling:
@@ -97,7 +102,9 @@ class _HttpServer:
             await processes.warm_up()
         # What is shown is the port in use, also where the setting is 0.
         args = dataclasses.replace(self._args, port=self._listener.getsockname()[1])
-        return client, _uvicorn_server(client, args)
+        server = _uvicorn_server(client, args)
+        settle_memory()
+        return client, server
 
     async def _serve(self, client: EngineClient, server: uvicorn.Server) -> int:
         serving = asyncio.ensure_future(server.serve(sockets=[self._listener]))
@@ -130,7 +137,12 @@ class _HttpServer:
         if not await client.wait_until_idle(timeout):
             logger.warning("aborting %d requests after the drain time", client.num_open_requests)
             await client.abort(None)
-            await client.wait_until_idle(_ABORT_WAIT_SECONDS)
+            if not await client.wait_until_idle(_ABORT_WAIT_SECONDS):
+                logger.error(
+                    "the engine does not answer; %d requests end with an error",
+                    client.num_open_requests,
+                )
+                client.mark_dead("the server is stopping and its engine does not answer")
         left = max(deadline - asyncio.get_running_loop().time(), _ABORT_WAIT_SECONDS)
         await self._end(server, serving, left)
         logger.info("stopped")
@@ -144,8 +156,15 @@ class _HttpServer:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(serving), timeout_seconds)
         if not serving.done():
+            # Clients that do not read their answers; their requests see them as gone.
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()
+            await asyncio.wait({serving}, timeout=_CLOSE_SECONDS)
+        if not serving.done():
+            logger.warning("leaving requests that do not end")
+            logging.getLogger("uvicorn.error").disabled = True  # it shows each one's stack
             server.force_exit = True
-            await asyncio.wait({serving}, timeout=1.0)
+            await asyncio.wait({serving}, timeout=_CLOSE_SECONDS)
 
     async def _first_of(self, work: AnyFuture, *events: asyncio.Event) -> None:
         waits: list[AnyFuture] = [asyncio.ensure_future(event.wait()) for event in events]
@@ -157,7 +176,7 @@ class _HttpServer:
 
 
 def _import_http() -> None:
-    for name in ("uvicorn.protocols.http.httptools_impl", "uvicorn.lifespan.on", ".app"):
+    for name in (".http_protocol", "uvicorn.lifespan.off", ".app"):
         importlib.import_module(name, __package__)
 
 
@@ -165,6 +184,7 @@ def _uvicorn_server(client: EngineClient, args: ServerArgs) -> uvicorn.Server:
     import uvicorn
 
     from .app import create_app
+    from .http_protocol import BoundedHttpProtocol
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager
@@ -173,8 +193,9 @@ def _uvicorn_server(client: EngineClient, args: ServerArgs) -> uvicorn.Server:
 
     config = uvicorn.Config(
         create_app(client, args),
-        http="httptools",
+        http=BoundedHttpProtocol,
         ws="none",
+        lifespan="off",
         log_config=None,
         access_log=args.log_level == "debug",
         server_header=False,

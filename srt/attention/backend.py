@@ -6,8 +6,8 @@ from typing import Protocol
 
 import torch
 
-from ..execution.forward_batch import ForwardBatch
 from ..memory.kv_pool import KvPool
+from .tensor_batch import TensorBatch
 
 
 class AttentionBackend(Protocol):
@@ -15,7 +15,7 @@ class AttentionBackend(Protocol):
 
     name: str
 
-    def prepare(self, batch: ForwardBatch) -> None:
+    def prepare(self, batch: TensorBatch) -> None:
         """Work out, once per step, what every layer's forward needs for this batch."""
         ...
 
@@ -26,7 +26,7 @@ class AttentionBackend(Protocol):
         v: torch.Tensor,
         layer: int,
         kv_pool: KvPool,
-        batch: ForwardBatch,
+        batch: TensorBatch,
     ) -> torch.Tensor:
         """Store k and v in the pool, then attend causally over each row's whole context.
 

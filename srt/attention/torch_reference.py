@@ -12,8 +12,8 @@ import torch
 
 from runtime.kernels.reference.paged_attention import decode_attention, extend_attention
 
-from ..execution.forward_batch import ForwardBatch
 from ..memory.kv_pool import KvPool
+from .tensor_batch import TensorBatch
 
 # Below this many keys, padding to a common length costs less than another call.
 _SMALLEST_GROUP_KEYS = 256
@@ -40,11 +40,11 @@ class TorchReferenceAttention:
     name = "torch_reference"
 
     def __init__(self) -> None:
-        self._prepared: ForwardBatch | None = None
+        self._prepared: TensorBatch | None = None
         self._decode_groups: list[_DecodeGroup] = []
         self._extend_rows: list[_ExtendRow] = []
 
-    def prepare(self, batch: ForwardBatch) -> None:
+    def prepare(self, batch: TensorBatch) -> None:
         """Group the rows and gather their slots."""
         starts = batch.cu_query_lens.tolist()
         kv_lens = batch.kv_lens.tolist()
@@ -70,7 +70,7 @@ class TorchReferenceAttention:
         v: torch.Tensor,
         layer: int,
         kv_pool: KvPool,
-        batch: ForwardBatch,
+        batch: TensorBatch,
     ) -> torch.Tensor:
         """See AttentionBackend.forward."""
         assert batch is self._prepared, "prepare(batch) must come first"
@@ -94,7 +94,7 @@ def _group_keys(kv_len: int) -> int:
 
 
 def _decode_group(
-    batch: ForwardBatch, rows: list[int], starts: list[int], kv_lens: list[int]
+    batch: TensorBatch, rows: list[int], starts: list[int], kv_lens: list[int]
 ) -> _DecodeGroup:
     device = batch.slot_table.device
     longest = max(kv_lens[row] for row in rows)
@@ -107,7 +107,7 @@ def _decode_group(
     return _DecodeGroup(tokens, slots, mask[:, None, None, :])
 
 
-def _extend_row(batch: ForwardBatch, row: int, start: int, end: int, kv_len: int) -> _ExtendRow:
+def _extend_row(batch: TensorBatch, row: int, start: int, end: int, kv_len: int) -> _ExtendRow:
     slots = batch.slot_table[batch.table_rows[row], :kv_len].to(torch.int64)
     query_len = end - start
     if query_len == kv_len:

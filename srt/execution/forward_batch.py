@@ -1,47 +1,54 @@
 """ForwardBatch: the seam between scheduling and execution.
 
-Plain tensors, built once per step from the plan. A row is one request's new tokens of this step:
-one for decode, a chunk for prefill; the batch is ragged, so both ride in one pass.
+Plain numpy arrays, built once per step from the plan. A row is one request's new tokens of this
+step: one for decode, a chunk for prefill; the batch is ragged, so both ride in one pass.
 
-Shape letters: B rows, T new tokens of all rows, R rows of the slot table, C its columns.
+Shape letters: B rows, T new tokens of all rows, R rows of the slot table, C its columns, V
+vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from ..messages import PositionLogprobs
 from ..sampling_params import LogprobOptions, SamplingParams
 
+NAN_LOGITS = "the model computed NaN logits for this request"
+
+TokenIds: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """One step's input; all tensors on the model's device.
+    """One step's input, contiguous.
 
     Row b's new tokens are [cu_query_lens[b], cu_query_lens[b + 1]) of the T axis; its whole
     context, new tokens included, stands in slot_table[table_rows[b], :kv_lens[b]], by position.
     """
 
-    input_ids: torch.Tensor  # [T] int64
-    positions: torch.Tensor  # [T] int64, position of each new token in its sequence
-    out_slots: torch.Tensor  # [T] int64, where each new token's K and V go
-    cu_query_lens: torch.Tensor  # [B + 1] int32
-    kv_lens: torch.Tensor  # [B] int32
-    table_rows: torch.Tensor  # [B] int64
-    slot_table: torch.Tensor  # [R, C] int32, the request table itself, not a copy
+    input_ids: npt.NDArray[np.int64]  # [T]
+    positions: npt.NDArray[np.int64]  # [T], of each new token in its sequence
+    out_slots: npt.NDArray[np.int64]  # [T], where its K and V go
+    cu_query_lens: npt.NDArray[np.int32]  # [B + 1]
+    kv_lens: npt.NDArray[np.int32]  # [B]
+    table_rows: npt.NDArray[np.int64]  # [B]
+    slot_table: npt.NDArray[np.int32]  # [R, C], the request table itself, not a copy
 
     @property
     def num_rows(self) -> int:
         """B."""
-        return self.kv_lens.shape[0]
+        return len(self.kv_lens)
 
     @property
     def num_tokens(self) -> int:
         """T."""
-        return self.input_ids.shape[0]
+        return len(self.input_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +57,18 @@ class SampleRow:
 
     position is that of the token to be drawn in its sequence; together with seed it fixes the draw,
     whatever else is in the batch. prompt_ids and output_ids feed the penalties. suppressed_ids may
-    not be drawn (stop tokens before min_new_tokens). logprobs None: none are wanted.
+    not be drawn (stop tokens before min_new_tokens), nor ids whose bit in allowed_ids is 0 (bit
+    i % 32 of word i // 32 is id i's). logprobs None: none are wanted.
     """
 
     batch_row: int
     params: SamplingParams
     seed: int
     position: int
-    prompt_ids: list[int]
-    output_ids: list[int]
+    prompt_ids: TokenIds
+    output_ids: TokenIds
     suppressed_ids: tuple[int, ...] = ()
+    allowed_ids: npt.NDArray[np.uint32] | None = None  # [ceil(V / 32)]; None: all are allowed
     logprobs: LogprobOptions | None = None
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import ConfigError
+from ..server_args import MAX_THREADS
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:
@@ -28,7 +29,10 @@ def free_memory_bytes(root: Path = Path("/")) -> int:
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Cores this process may run on, at most what the control group's quota pays for."""
+    """Cores to compute on: those this process may run on and the control group's quota pays for.
+
+    At most MAX_THREADS.
+    """
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
@@ -36,7 +40,7 @@ def usable_cores(root: Path = Path("/")) -> int:
             cores = min(cores, math.ceil(int(quota) / int(period)))
     except (OSError, ValueError):
         pass
-    return max(1, cores)
+    return max(1, min(cores, MAX_THREADS))
 
 
 def _host_available(root: Path) -> int:

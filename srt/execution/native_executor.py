@@ -1,43 +1,50 @@
-"""NativeExecutor: whole steps in the C++ CPU engine, sampling on the logits that it hands back.
+"""NativeExecutor: whole steps and their sampling in the C++ CPU engine, without torch.
 
-A step is one call, during which the interpreter lock is free. Rows that only need the arg-max never
-see their logits; prompt positions are scored in slices from their hidden states, so that no step
-holds the logits of a whole chunk.
+A step is one call, during which the interpreter lock is free, and the sampling of its logits
+another. Where all rows only need the arg-max no logits are written; prompt positions are scored in
+slices from their hidden states, so that no step holds the logits of a whole chunk.
 """
 
 from __future__ import annotations
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from runtime.kernels.cpu.abi_types import TensorId
 from runtime.kernels.cpu.library import CpuModel, StepInput
 
-from ..memory.kv_pool import KvPool
+from ..memory.host_kv_pool import HostKvPool
 from ..messages import PositionLogprobs
-from .forward_batch import ForwardBatch, PromptLogprobRow, SampledToken, SampleRow, StepOutput
-from .logit_changes import has_changes
-from .sampler import Sampler
+from .forward_batch import (
+    NAN_LOGITS,
+    ForwardBatch,
+    PromptLogprobRow,
+    SampledToken,
+    SampleRow,
+    StepOutput,
+)
+from .native_sampler import Floats, NativeSampler
 
 # Prompt positions scored at once: their f32 logits take 25 MB at a vocabulary of 49,152.
 _SCORED_POSITIONS = 128
-_NOT_A_NUMBER = "the model computed NaN logits for this request"
 
 
 class NativeExecutor:
     """An Executor. Owns the engine's model, the KV pool and the sampler; one step at a time."""
 
     backend_name = "cpu_native"
+    device = "cpu"
 
-    def __init__(self, model: CpuModel, kv_pool: KvPool, weight_form: str) -> None:
+    def __init__(self, model: CpuModel, kv_pool: HostKvPool, weight_form: str) -> None:
         self.model = model
         self.kv_pool = kv_pool
         self.weight_bytes = model.weight_bytes
         self.weight_form = weight_form
-        self.dtype = model.config.compute_dtype
+        self.dtype = kv_pool.dtype
         self._head = TensorId.EMBEDDING if model.config.tied_embeddings else TensorId.LM_HEAD
-        self._sampler = Sampler(model.config.vocab_size)
+        self._sampler = NativeSampler(model)
+        self._logits = np.empty((0, model.config.vocab_size), dtype=np.float32)
 
-    @torch.inference_mode()
     def execute(
         self,
         batch: ForwardBatch,
@@ -51,17 +58,23 @@ class NativeExecutor:
             return self._score_and_sample(batch, starts, wanted, sample_rows, prompt_logprob_rows)
         if all(map(_needs_only_argmax, sample_rows)):
             return StepOutput(self._greedy(batch, wanted), [])
-        logits = torch.empty(len(wanted), self.model.config.vocab_size)  # [R, V] f32
+        logits = self._logit_rows(len(wanted))
         self._step(batch, wanted, logits=logits)
         return StepOutput(self._sampler.sample(logits, sample_rows), [])
 
     def _greedy(self, batch: ForwardBatch, wanted: list[int]) -> list[SampledToken]:
-        argmax = torch.empty(len(wanted), dtype=torch.int32)
+        argmax = np.empty(len(wanted), dtype=np.int32)
         self._step(batch, wanted, argmax=argmax)
         return [
-            SampledToken(token_id) if token_id >= 0 else SampledToken(0, error=_NOT_A_NUMBER)
+            SampledToken(token_id) if token_id >= 0 else SampledToken(0, error=NAN_LOGITS)
             for token_id in argmax.tolist()
         ]
+
+    def _logit_rows(self, count: int) -> Floats:
+        """Room for [count, V] logits, kept from step to step: fresh memory costs page faults."""
+        if count > len(self._logits):
+            self._logits = np.empty((count, self.model.config.vocab_size), dtype=np.float32)
+        return self._logits[:count]
 
     def _score_and_sample(
         self,
@@ -78,7 +91,7 @@ class NativeExecutor:
         # The engine takes each token once, in rising order.
         tokens = sorted({*wanted, *(token for one in scored for token in one)})
         place = {token: i for i, token in enumerate(tokens)}
-        hidden = torch.empty(len(tokens), self.model.config.hidden_size)  # [L, hidden] f32
+        hidden = np.empty((len(tokens), self.model.config.hidden_size), dtype=np.float32)
         self._step(batch, tokens, hidden_out=hidden)
         sampled: list[SampledToken] = []
         if sample_rows:
@@ -90,7 +103,7 @@ class NativeExecutor:
         ]
         return StepOutput(sampled, scores)
 
-    def _score(self, hidden: torch.Tensor, row: PromptLogprobRow) -> list[PositionLogprobs]:
+    def _score(self, hidden: Floats, row: PromptLogprobRow) -> list[PositionLogprobs]:
         scored: list[PositionLogprobs] = []
         for first in range(0, len(row.target_ids), _SCORED_POSITIONS):
             part = slice(first, first + _SCORED_POSITIONS)
@@ -103,9 +116,9 @@ class NativeExecutor:
         batch: ForwardBatch,
         wanted: list[int],
         *,
-        logits: torch.Tensor | None = None,
-        argmax: torch.Tensor | None = None,
-        hidden_out: torch.Tensor | None = None,
+        logits: Floats | None = None,
+        argmax: npt.NDArray[np.int32] | None = None,
+        hidden_out: Floats | None = None,
     ) -> None:
         self.model.step(
             StepInput(
@@ -119,7 +132,7 @@ class NativeExecutor:
             ),
             self.kv_pool.k,
             self.kv_pool.v,
-            torch.tensor(wanted, dtype=torch.int32),
+            np.array(wanted, dtype=np.int32),
             logits=logits,
             argmax=argmax,
             hidden_out=hidden_out,
@@ -127,4 +140,12 @@ class NativeExecutor:
 
 
 def _needs_only_argmax(row: SampleRow) -> bool:
-    return row.params.is_greedy and row.logprobs is None and not has_changes(row)
+    params = row.params
+    return (
+        params.is_greedy
+        and row.logprobs is None
+        and not params.has_penalties
+        and not params.logit_bias
+        and not row.suppressed_ids
+        and row.allowed_ids is None
+    )

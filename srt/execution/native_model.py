@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from runtime.kernels.cpu.abi_types import DType, TensorId, WeightFormat
 from runtime.kernels.cpu.library import CpuModel, CpuModelConfig
 
-from ..layers.rotary import RotaryAngles
+from ..layers.rope_tables import rope_tables
 from ..loading.model_config import ModelConfig
-from ..loading.weights import stream_weights
-from .weight_forms import W8A8, WeightForm
+from ..loading.stored_weights import stream_weights
+from .weight_forms import EIGHT_BIT, WeightForm
 
+_COMPUTE_DTYPES = {"bfloat16": DType.BF16, "float32": DType.F32}
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _MODEL_TENSORS = {
     "model.embed_tokens.weight": TensorId.EMBEDDING,
@@ -41,15 +44,15 @@ _LAYER_TENSORS = {
 }
 
 
-def native_serves(config: ModelConfig, dtype: torch.dtype) -> bool:
+def native_serves(config: ModelConfig, dtype: str) -> bool:
     """Whether the engine computes this model in this dtype exactly as the reference means it."""
-    return dtype in (torch.bfloat16, torch.float32) and not config.mlp_bias
+    return dtype in _COMPUTE_DTYPES and not config.mlp_bias
 
 
 def load_native_model(
     folder: Path,
     config: ModelConfig,
-    dtype: torch.dtype,
+    dtype: str,
     num_threads: int,
     max_positions: int,
     forms: Mapping[str, WeightForm],
@@ -71,7 +74,7 @@ def load_native_model(
             max_positions=max_positions,
             rms_eps=config.rms_norm_eps,
             tied_embeddings=config.tie_word_embeddings,
-            compute_dtype=dtype,
+            compute_dtype=_COMPUTE_DTYPES[dtype],
             num_threads=num_threads,
         )
     )
@@ -79,23 +82,27 @@ def load_native_model(
     block_types = {name: form.block_type for name, form in forms.items() if form.block_type}
     for name, tensor in stream_weights(folder, shapes, block_types):
         _set_tensor(model, name, tensor, forms[name])
-    cos, sin = RotaryAngles(config.rope, config.head_dim, torch.device("cpu"))(
-        torch.arange(max_positions)
-    )
+    cos, sin = rope_tables(config.rope, config.head_dim, max_positions)
     model.set_tensor(TensorId.ROPE_COS, cos)
     model.set_tensor(TensorId.ROPE_SIN, sin)
     model.finalize()
     return model
 
 
-def _set_tensor(model: CpuModel, name: str, tensor: torch.Tensor, form: WeightForm) -> None:
+def _set_tensor(model: CpuModel, name: str, tensor: npt.NDArray[Any], form: WeightForm) -> None:
     match = _LAYER.fullmatch(name)
     place = _MODEL_TENSORS[name] if match is None else _LAYER_TENSORS[match[2]]
     layer = -1 if match is None else int(match[1])
     if form.block_type is not None:
         model.set_blocks(place, tensor, DType[form.block_type], form.shape[1], layer)
-    elif tensor.dim() == 1:
-        model.set_tensor(place, tensor.float(), layer)
+    elif tensor.ndim == 1:
+        model.set_tensor(place, _as_float32(tensor), layer)
     else:
-        packing = WeightFormat.W8A8 if form.kind == W8A8 else WeightFormat.KEEP
+        packing = WeightFormat[form.kind.upper()] if form.kind in EIGHT_BIT else WeightFormat.KEEP
         model.set_tensor(place, tensor, layer, packing)
+
+
+def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    if values.dtype == np.uint16:  # bfloat16 is the upper half of float32
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32)

@@ -18,8 +18,8 @@ import torch
 from ..messages import PositionLogprobs
 from ..sampling_params import LogprobOptions
 from .draw import draw, uniform
-from .forward_batch import SampledToken, SampleRow
-from .logit_changes import changed_logits, has_changes
+from .forward_batch import NAN_LOGITS, SampledToken, SampleRow
+from .logit_changes import allowed_mask, changed_logits, has_changes
 from .logprobs import position_logprobs
 
 # Rows scored at once: bounds the copy that log_softmax makes to 32 MiB at V = 128k.
@@ -69,30 +69,36 @@ class Sampler:
     def _sample_row(
         self, logits: torch.Tensor, row: SampleRow, best: float, greedy_id: int
     ) -> SampledToken:
-        if math.isnan(best):
-            return SampledToken(0, error="the model computed NaN logits for this request")
-        token_id = self._choose(logits, row, greedy_id)
+        token_id = self._choose(logits, row, best, greedy_id)
+        if token_id is None:
+            return SampledToken(0, error=NAN_LOGITS)
         if row.logprobs is None:
             return SampledToken(token_id)
         scored = position_logprobs(logits.unsqueeze(0), [token_id], row.logprobs)
         return SampledToken(token_id, logprobs=scored[0])
 
-    def _choose(self, logits: torch.Tensor, row: SampleRow, greedy_id: int) -> int:
-        params = row.params
+    def _choose(
+        self, logits: torch.Tensor, row: SampleRow, best: float, greedy_id: int
+    ) -> int | None:
+        """The token, or None where a logit that counts is NaN."""
         if has_changes(row):
             logits = changed_logits(logits, row)
-            best, best_id = logits.max(dim=-1)
-            greedy_id = int(best_id)
-            if best == -math.inf:
-                return self._lowest_allowed_id(row)
-        if params.is_greedy:
+            best_now, best_id = logits.max(dim=-1)
+            best, greedy_id = float(best_now), int(best_id)
+        if math.isnan(best):
+            return None
+        if best == -math.inf:
+            return self._lowest_allowed_id(row)
+        if row.params.is_greedy:
             return greedy_id
-        return draw(logits, params, uniform(row.seed, row.position))
+        return draw(logits, row.params, uniform(row.seed, row.position))
 
     def _lowest_allowed_id(self, row: SampleRow) -> int:
-        """Every logit is -inf: any token would do, so the first that is not suppressed."""
-        suppressed = set(row.suppressed_ids)
-        return next((i for i in range(self._vocab_size) if i not in suppressed), 0)
+        """Every logit is -inf: any token would do, so the first that may be drawn."""
+        allowed = allowed_mask(row, self._vocab_size)
+        allowed[list(row.suppressed_ids)] = False
+        found = allowed.nonzero().flatten()
+        return int(found[0]) if len(found) else 0
 
     def _check(self, logits: torch.Tensor, num_rows: int) -> None:
         wanted = (num_rows, self._vocab_size)

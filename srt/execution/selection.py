@@ -1,4 +1,7 @@
-"""load_executor: chooses who computes, by device, model and flags, and loads the model for it."""
+"""load_executor: chooses who computes, by device, model and flags, and loads the model for it.
+
+Imports torch only where the torch reference serves: that alone takes more than a second.
+"""
 
 from __future__ import annotations
 
@@ -8,89 +11,87 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-import torch
-
 from runtime.kernels.cpu.build import BuildFailed, NoCompiler
 
-from ..attention.torch_reference import TorchReferenceAttention
 from ..errors import ConfigError
 from ..loading.model_config import ModelConfig
-from ..loading.weights import load_weights
-from ..memory.kv_pool import KvPool
-from ..models.registry import build_model
+from ..memory.host_kv_pool import HostKvPool
 from ..server_args import ServerArgs
 from .forward_batch import Executor
 from .host_limits import usable_cores
 from .kv_budget import plan_kv_tokens
 from .native_executor import NativeExecutor
 from .native_model import load_native_model, native_serves
-from .torch_executor import TorchExecutor
 from .weight_forms import WeightForm, describe, plan_weight_forms, total_bytes
 
 logger = logging.getLogger(__name__)
 
 
-class LoadedExecutor(Executor, Protocol):
-    """An Executor with the facts that a server reports."""
+class SizedPool(Protocol):
+    """What is to be known of a KV pool."""
 
-    kv_pool: KvPool
+    num_slots: int
+
+    @property
+    def num_bytes(self) -> int: ...
+
+
+class LoadedExecutor(Executor, Protocol):
+    """An Executor with the facts that a server reports; dtype is bfloat16, float16 or float32."""
+
     weight_bytes: int
     weight_form: str
-    dtype: torch.dtype
+    dtype: str
+    device: str
     backend_name: str
+
+    @property
+    def kv_pool(self) -> SizedPool: ...
 
 
 def load_executor(folder: Path, config: ModelConfig, args: ServerArgs) -> LoadedExecutor:
     """Load the model in folder and allot its KV pool: plan_kv_tokens plus one dummy page of slots.
 
-    Sets torch's thread count for this process. Raises ConfigError for flags that cannot be honoured
-    and ModelLoadError for weights that do not match config.
+    Raises ConfigError for flags that cannot be honoured and ModelLoadError for weights that do not
+    match config.
     """
-    device = torch.device("cpu" if args.device == "auto" else args.device)
     dtype = _compute_dtype(config, args)
     started = time.monotonic()
     forms = plan_weight_forms(folder, config, dtype, args.quantization)
     # Weights are not read yet, so the plan still sees the memory they will take.
     num_tokens = plan_kv_tokens(args, config, dtype, total_bytes(forms))
-    kv_pool = KvPool(config, num_tokens + args.page_size, dtype, device)
-    executor = _native(folder, config, args, dtype, kv_pool, forms)
+    num_slots = num_tokens + args.page_size
+    executor = _native(folder, config, args, dtype, num_slots, forms)
     if executor is None:
-        executor = _torch(folder, config, args, dtype, kv_pool)
+        from .torch_executor import load_torch_executor
+
+        executor = load_torch_executor(folder, config, args, dtype, num_slots)
     logger.info(
-        "loaded %s (%s, %s, %.0f MB of %s weights) in %.1f s; KV pool of %d tokens, %.0f MB",
+        "loaded %s (%s, %s, %.0f MiB of %s weights) in %.1f s; KV pool of %d tokens, %.0f MiB",
         config.architecture,
-        str(dtype).removeprefix("torch."),
+        dtype,
         executor.backend_name,
-        executor.weight_bytes / 1e6,
+        executor.weight_bytes / 2**20,
         executor.weight_form,
         time.monotonic() - started,
         num_tokens,
-        kv_pool.num_bytes / 1e6,
+        executor.kv_pool.num_bytes / 2**20,
     )
     return executor
 
 
-def torch_dtype(name: str) -> torch.dtype:
-    """bfloat16, float16 or float32 as a torch type."""
-    return {
-        "bfloat16": torch.bfloat16,
-        "float16": torch.float16,
-        "float32": torch.float32,
-    }[name]
-
-
-def _compute_dtype(config: ModelConfig, args: ServerArgs) -> torch.dtype:
+def _compute_dtype(config: ModelConfig, args: ServerArgs) -> str:
     if args.quantization != "none":
-        return torch.bfloat16
-    return torch_dtype(config.dtype if args.dtype == "auto" else args.dtype)
+        return "bfloat16"
+    return config.dtype if args.dtype == "auto" else args.dtype
 
 
 def _native(
     folder: Path,
     config: ModelConfig,
     args: ServerArgs,
-    dtype: torch.dtype,
-    kv_pool: KvPool,
+    dtype: str,
+    num_slots: int,
     forms: Mapping[str, WeightForm],
 ) -> LoadedExecutor | None:
     """The C++ engine, or None where the torch reference serves instead."""
@@ -109,9 +110,7 @@ def _native(
     except (NoCompiler, BuildFailed) as error:
         _warn_or_refuse(forced, str(error))
         return None
-    # Only sampling is left to torch: a second team of threads would compete with the engine's.
-    torch.set_num_threads(1)
-    return NativeExecutor(model, kv_pool, describe(forms))
+    return NativeExecutor(model, HostKvPool(config, num_slots, dtype), describe(forms))
 
 
 def _flag_that_forces_it(args: ServerArgs) -> str | None:
@@ -126,12 +125,3 @@ def _warn_or_refuse(forced: str | None, reason: str) -> None:
     if forced is not None:
         raise ConfigError(f"{forced}: {reason}")
     logger.warning("%s; the slower torch_reference serves", reason)
-
-
-def _torch(
-    folder: Path, config: ModelConfig, args: ServerArgs, dtype: torch.dtype, kv_pool: KvPool
-) -> LoadedExecutor:
-    torch.set_num_threads(args.threads or usable_cores())
-    model = build_model(config, dtype)
-    weight_bytes = load_weights(folder, model.parameters())
-    return TorchExecutor(model, kv_pool, TorchReferenceAttention(), weight_bytes)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from ..attention.backend import AttentionBackend
+from ..attention.tensor_batch import TensorBatch
+from ..attention.torch_reference import TorchReferenceAttention
+from ..loading.model_config import ModelConfig
+from ..loading.weights import load_weights
 from ..memory.kv_pool import KvPool
 from ..messages import PositionLogprobs
 from ..models.causal_lm import CausalLM
+from ..models.registry import build_model
+from ..server_args import ServerArgs
 from .forward_batch import (
     ForwardBatch,
     PromptLogprobRow,
@@ -15,10 +23,26 @@ from .forward_batch import (
     SampleRow,
     StepOutput,
 )
+from .host_limits import usable_cores
 from .sampler import Sampler
 
 # Prompt positions scored at once: their f32 logits take 25 MB at a vocabulary of 49,152.
 _SCORED_POSITIONS = 128
+
+
+def load_torch_executor(
+    folder: Path, config: ModelConfig, args: ServerArgs, dtype: str, num_slots: int
+) -> TorchExecutor:
+    """Load the model in folder for the torch reference; sets torch's threads for this process.
+
+    Raises ModelLoadError for weights that do not match config.
+    """
+    torch.set_num_threads(args.threads or usable_cores())
+    device = torch.device("cpu" if args.device == "auto" else args.device)
+    model = build_model(config, getattr(torch, dtype))
+    weight_bytes = load_weights(folder, model.parameters())
+    kv_pool = KvPool(config, num_slots, model.dtype, device)
+    return TorchExecutor(model, kv_pool, TorchReferenceAttention(), weight_bytes)
 
 
 class TorchExecutor:
@@ -31,8 +55,9 @@ class TorchExecutor:
         self.kv_pool = kv_pool
         self.attention = attention
         self.weight_bytes = weight_bytes
-        self.dtype = model.dtype
-        self.weight_form = str(model.dtype).removeprefix("torch.")
+        self.dtype = str(model.dtype).removeprefix("torch.")
+        self.device = kv_pool.k.device.type
+        self.weight_form = self.dtype
         self.backend_name = attention.name
         self._sampler = Sampler(model.config.vocab_size)
 
@@ -44,7 +69,8 @@ class TorchExecutor:
         prompt_logprob_rows: list[PromptLogprobRow],
     ) -> StepOutput:
         """See Executor.execute."""
-        hidden = self.model.forward(batch, self.kv_pool, self.attention)  # [T, hidden]
+        tensors = TensorBatch.of(batch, self.kv_pool.k.device)
+        hidden = self.model.forward(tensors, self.kv_pool, self.attention)  # [T, hidden]
         starts = batch.cu_query_lens.tolist()
         return StepOutput(
             sampled=self._sample(hidden, starts, sample_rows),

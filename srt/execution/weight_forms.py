@@ -10,22 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from ..errors import ConfigError, ModelLoadError
 from ..loading.gguf_blocks import BLOCK_LAYOUTS, holds_blocks, read_block_types
 from ..loading.model_config import ModelConfig
-from ..models.registry import build_model
+from ..models.parameter_shapes import parameter_shapes
 
-W8A8 = "w8a8"
-_SCALE_BYTES = 4  # one f32 per output of a w8a8 matrix
-# The engine has no integer kernel for these and widens them as it packs.
-_WIDENED_TO_BF16 = ("Q4_K", "Q6_K")
+W8A8, W8A16 = "w8a8", "w8a16"
+EIGHT_BIT = (W8A8, W8A16)
+_SCALE_BYTES = 4  # one f32 per output of an 8-bit matrix
 
 
 @dataclass(frozen=True, slots=True)
 class WeightForm:
-    """One tensor: its shape in the model, and bfloat16, float32, w8a8 or a GGUF block type."""
+    """One tensor: its shape in the model, and bfloat16, float32, w8a8, w8a16 or a GGUF
+    block type."""
 
     shape: tuple[int, ...]
     kind: str
@@ -39,15 +37,15 @@ class WeightForm:
     def num_bytes(self) -> int:
         """Bytes in the engine's memory, without the padding of the last few rows."""
         num_values = math.prod(self.shape)
-        if self.kind == W8A8:
+        if self.kind in EIGHT_BIT:
             return num_values + _SCALE_BYTES * self.shape[0]
-        if self.kind in BLOCK_LAYOUTS and self.kind not in _WIDENED_TO_BF16:
+        if self.kind in BLOCK_LAYOUTS:
             return self.shape[0] * BLOCK_LAYOUTS[self.kind].row_bytes(self.shape[1])
         return num_values * (4 if self.kind == "float32" else 2)
 
 
 def plan_weight_forms(
-    folder: Path, config: ModelConfig, dtype: torch.dtype, quantization: str
+    folder: Path, config: ModelConfig, dtype: str, quantization: str
 ) -> dict[str, WeightForm]:
     """The form of every tensor that the model in folder must have, by name.
 
@@ -56,7 +54,7 @@ def plan_weight_forms(
     if quantization == "gguf" and not holds_blocks(folder):
         raise ConfigError(
             f"--quantization is gguf, but the weights in {folder} are floats; name a GGUF file in "
-            "--model-path, or choose --quantization w8a8 or none"
+            "--model-path, or choose --quantization w8a8, w8a16 or none"
         )
     if quantization != "gguf" and holds_blocks(folder):
         raise ModelLoadError(
@@ -64,14 +62,11 @@ def plan_weight_forms(
             "name the GGUF file itself in --model-path"
         )
     block_types = read_block_types(folder)
-    float_kind = str(dtype).removeprefix("torch.")
-    # An empty model of the reference says which tensors there must be, and of which shape.
     forms: dict[str, WeightForm] = {}
-    for name, parameter in build_model(config, dtype).parameters().items():
-        shape = tuple(parameter.shape)
-        kind = block_types.get(name, float_kind)
-        if quantization == W8A8 and len(shape) == 2:
-            kind = W8A8
+    for name, shape in parameter_shapes(config).items():
+        kind = block_types.get(name, dtype)
+        if quantization in EIGHT_BIT and len(shape) == 2:
+            kind = quantization
         forms[name] = WeightForm(shape, kind)
     return forms
 

@@ -19,7 +19,7 @@ from ..errors import ModelLoadError
 logger = logging.getLogger(__name__)
 
 # Part of the cache key: raise it whenever a conversion's result changes.
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 # A conversion that was killed leaves its folder; after a day nobody can still be writing to it.
 _STALE_SECONDS = 24 * 3600.0
 
@@ -31,16 +31,20 @@ def cache_folder() -> Path:
     return root / "radix-runtime" / "models"
 
 
+def find_converted(file: Path, dtype: str, keep_blocks: bool = False) -> Path | None:
+    """Return what converted_folder would return, if that folder is there already."""
+    folder = cache_folder() / _cache_key(file, _form(dtype, keep_blocks))
+    return folder if (folder / "config.json").is_file() else None
+
+
 def converted_folder(file: Path, dtype: str, keep_blocks: bool = False) -> Path:
     """Return the folder converted from this GGUF file, converting it on first use.
 
     keep_blocks: quantised matrices stay as they are, and dtype is that of the others.
     """
-    weight_dtype = "bfloat16" if dtype == "auto" else dtype
-    form = f"blocks-{weight_dtype}" if keep_blocks else weight_dtype
-    final = cache_folder() / _cache_key(file, form)
-    if (final / "config.json").is_file():
-        return final
+    if (found := find_converted(file, dtype, keep_blocks)) is not None:
+        return found
+    final = cache_folder() / _cache_key(file, _form(dtype, keep_blocks))
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(final.parent)
@@ -51,11 +55,20 @@ def converted_folder(file: Path, dtype: str, keep_blocks: bool = False) -> Path:
             "set XDG_CACHE_HOME to one that is"
         ) from None
     try:
-        _convert(file, partial, weight_dtype, keep_blocks)
+        _convert(file, partial, _weight_dtype(dtype), keep_blocks)
         _publish(partial, final)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return final
+
+
+def _weight_dtype(dtype: str) -> str:
+    return "bfloat16" if dtype == "auto" else dtype
+
+
+def _form(dtype: str, keep_blocks: bool) -> str:
+    weight_dtype = _weight_dtype(dtype)
+    return f"blocks-{weight_dtype}" if keep_blocks else weight_dtype
 
 
 def _cache_key(file: Path, form: str) -> str:

@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigError, ModelLoadError
-from .config_fields import Fields
+from ..server_args import MIN_CONTEXT_LENGTH
+from .config_fields import Fields, shown
+from .generation_config import FILE_NAME, check_generation_config, end_ids, stored_defaults
 
-GENERATION_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# Far above any model there is: a damaged or hostile file is told by its field, not by running out
+# of memory.
+_MAX_LAYERS = 1024
+_MAX_HEADS = 4096
+_MAX_HEAD_DIM = 4096
+_MAX_WIDTH = 2**20
+_MAX_VOCAB_SIZE = 2**24
+_MAX_CONTEXT_LENGTH = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,8 @@ class ModelConfig:
     """One decoder model. context_length is in tokens; eos_token_ids is the union of both files.
 
     attention_bias is that of q, k and v; attention_output_bias that of o. sliding_window is kept
-    only where it covers the whole context, so it never changes a result.
+    only where it covers the whole context, so it never changes a result. generation_defaults are
+    the sampling fields of generation_config.json, not checked yet.
     """
 
     architecture: str
@@ -77,7 +87,7 @@ class ModelConfig:
     context_length: int
     eos_token_ids: tuple[int, ...]
     dtype: str
-    generation_defaults: Mapping[str, float] = field(default_factory=dict)
+    generation_defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def load(folder: Path, overrides: dict[str, Any]) -> ModelConfig:
@@ -86,8 +96,20 @@ class ModelConfig:
         Raises ModelLoadError naming the file, the field and the value that cannot be served.
         """
         raw = _read_json(folder / "config.json", required=True)
-        generation = _read_json(folder / "generation_config.json", required=False)
-        return _parse(_with_overrides(raw, overrides), generation, str(folder / "config.json"))
+        generation = Fields(_read_json(folder / FILE_NAME, required=False), str(folder / FILE_NAME))
+        return _parse(
+            Fields(_with_overrides(raw, overrides), str(folder / "config.json")), generation
+        )
+
+    def check_generation_config(self, folder: Path, *, uses_sampling: bool) -> None:
+        """Check folder's generation_config.json as a server does at its start.
+
+        Raises ModelLoadError for a wrong value; logs what is asked for and not done. uses_sampling:
+        whether its sampling fields serve as defaults.
+        """
+        file = folder / FILE_NAME
+        generation = _read_json(file, required=False)
+        check_generation_config(generation, str(file), self.vocab_size, uses_sampling=uses_sampling)
 
     def served_context(self, wanted: int | None) -> int:
         """Return the context to serve, in tokens: wanted, by default the model's own.
@@ -114,7 +136,7 @@ def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
         raise ModelLoadError(
             f"{path} does not exist; a model folder holds config.json, safetensors and a tokenizer"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise ModelLoadError(f"{path} must hold a JSON object, not {type(parsed).__name__}")
@@ -137,32 +159,40 @@ def _with_overrides(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str,
     return merged
 
 
-def _parse(raw: dict[str, Any], generation: dict[str, Any], source: str) -> ModelConfig:
-    fields = Fields(raw, source)
+def _parse(fields: Fields, generation: Fields) -> ModelConfig:
     architecture = _architecture(fields)
     family = FAMILIES[architecture]
     fields.refuse_unless("hidden_act", "silu", "silu", "swish")
-    if raw.get("quantization_config") is not None:
+    if fields.get("quantization_config") is not None:
         raise fields.error(
             "quantization_config", "quantised safetensors are not served; use a GGUF"
         )
-    num_heads = fields.count("num_attention_heads")
-    num_kv_heads = fields.count("num_key_value_heads", family.default_num_kv_heads or num_heads)
+    num_heads = fields.count("num_attention_heads", most=_MAX_HEADS)
+    num_kv_heads = fields.count(
+        "num_key_value_heads", family.default_num_kv_heads or num_heads, most=_MAX_HEADS
+    )
     if num_heads % num_kv_heads:
         raise fields.error("num_key_value_heads", f"it must divide num_attention_heads {num_heads}")
-    hidden_size = fields.count("hidden_size")
-    head_dim = fields.count("head_dim", family.default_head_dim or hidden_size // num_heads)
+    hidden_size = fields.count("hidden_size", most=_MAX_WIDTH)
+    if family.default_head_dim is None and fields.get("head_dim") is None:
+        if hidden_size < num_heads:
+            raise fields.error("num_attention_heads", f"it is above hidden_size {hidden_size}")
+    head_dim = fields.count(
+        "head_dim", family.default_head_dim or hidden_size // num_heads, most=_MAX_HEAD_DIM
+    )
     if head_dim % 2:
         raise fields.error("head_dim", f"it is {head_dim}; rotary embedding needs an even number")
-    context_length = fields.count("max_position_embeddings")
-    vocab_size = fields.count("vocab_size")
+    context_length = fields.count(
+        "max_position_embeddings", least=MIN_CONTEXT_LENGTH, most=_MAX_CONTEXT_LENGTH
+    )
+    vocab_size = fields.count("vocab_size", most=_MAX_VOCAB_SIZE)
     attention_bias = fields.flag("attention_bias", False)
     return ModelConfig(
         architecture=architecture,
         vocab_size=vocab_size,
         hidden_size=hidden_size,
-        intermediate_size=fields.count("intermediate_size"),
-        num_layers=fields.count("num_hidden_layers"),
+        intermediate_size=fields.count("intermediate_size", most=_MAX_WIDTH),
+        num_layers=fields.count("num_hidden_layers", most=_MAX_LAYERS),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
@@ -177,7 +207,7 @@ def _parse(raw: dict[str, Any], generation: dict[str, Any], source: str) -> Mode
         context_length=context_length,
         eos_token_ids=_eos_token_ids(fields, generation, vocab_size),
         dtype=_dtype(fields),
-        generation_defaults=_generation_defaults(generation),
+        generation_defaults=stored_defaults(generation.values),
     )
 
 
@@ -187,7 +217,7 @@ def _architecture(fields: Fields) -> str:
         raise fields.error("architectures", "it must be a list with one name")
     if names[0] not in FAMILIES:
         raise fields.error(
-            "architectures", f"{names[0]} is not served; known are {', '.join(FAMILIES)}"
+            "architectures", f"{names[0][:100]} is not served; known are {', '.join(FAMILIES)}"
         )
     return names[0]
 
@@ -216,7 +246,9 @@ def _rope(fields: Fields, context_length: int) -> RopeConfig:
             raise rope.error("high_freq_factor", f"it must be above low_freq_factor {low}")
         original = rope.count("original_max_position_embeddings", context_length)
         return RopeConfig(theta, "llama3", rope.positive("factor"), low, high, original)
-    raise rope.error("rope_type", f"{kind!r} is not served; known are default, linear and llama3")
+    raise rope.error(
+        "rope_type", f"{shown(kind)} is not served; known are default, linear and llama3"
+    )
 
 
 def _sliding_window(fields: Fields, architecture: str, context_length: int) -> int | None:
@@ -239,17 +271,11 @@ def _sliding_window(fields: Fields, architecture: str, context_length: int) -> i
     return window
 
 
-def _eos_token_ids(fields: Fields, generation: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
-    found: set[int] = set()
-    for value in (fields.get("eos_token_id"), generation.get("eos_token_id")):
-        for one in value if isinstance(value, list) else [value]:
-            if one is None:
-                continue
-            if not isinstance(one, int) or isinstance(one, bool):
-                raise fields.error("eos_token_id", f"{one!r} is not a token id")
-            if 0 <= one < vocab_size:
-                found.add(one)
-    return tuple(sorted(found))
+def _eos_token_ids(fields: Fields, generation: Fields, vocab_size: int) -> tuple[int, ...]:
+    found = {
+        one for owner in (fields, generation) for one in end_ids(owner.get("eos_token_id"), owner)
+    }
+    return tuple(sorted(one for one in found if one < vocab_size))
 
 
 def _dtype(fields: Fields) -> str:
@@ -257,16 +283,5 @@ def _dtype(fields: Fields) -> str:
     name = fields.get("dtype") or fields.get("torch_dtype") or "float32"
     name = name.removeprefix("torch.") if isinstance(name, str) else name
     if name not in ("bfloat16", "float16", "float32"):
-        raise fields.error("dtype", f"{name!r} is not one of bfloat16, float16, float32")
+        raise fields.error("dtype", f"{shown(name)} is not one of bfloat16, float16, float32")
     return str(name)
-
-
-def _generation_defaults(generation: dict[str, Any]) -> dict[str, float]:
-    if generation.get("do_sample") is False:
-        return {}
-    defaults = {}
-    for name in GENERATION_FIELDS:
-        value = generation.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            defaults[name] = value
-    return defaults

@@ -48,12 +48,30 @@ def resolve_model(
     )
 
 
+def find_resolved(model_path: str, dtype: str = "auto", keep_blocks: bool = False) -> Path | None:
+    """Return resolve_model's folder where finding it takes no work, else None; raises nothing.
+
+    For a GGUF file that was converted before, and a bundled model that was.
+    """
+    from .gguf_cache import find_converted
+
+    path = Path(model_path).expanduser()
+    try:
+        if path.is_file():
+            return find_converted(path, dtype, keep_blocks)
+        if model_path in BUNDLED_MODELS and not path.exists():
+            return find_converted(_bundled_gguf(model_path), dtype, keep_blocks)
+    except (OSError, ModelLoadError):
+        pass  # resolve_model tells what is wrong
+    return None
+
+
 def _from_folder(folder: Path, dtype: str, keep_blocks: bool, flag: str) -> Path:
     if (folder / "config.json").is_file():
         if keep_blocks and not holds_blocks(folder):
             raise ConfigError(
                 f"--quantization is gguf, but the model in {folder} is not a GGUF file: name one "
-                "in --model-path, or choose --quantization w8a8 or none"
+                "in --model-path, or choose --quantization w8a8, w8a16 or none"
             )
         return folder
     gguf_files = sorted(folder.glob("*.gguf"))

@@ -8,16 +8,19 @@ computed and closes it; it never frees a slot itself. Knows nothing of tensors o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..messages import KvStats
-from .radix_node import RadixNode, write_path_slots
+from .path_walk import path_slots
+from .prefix_watch import PrefixWatch
+from .radix_node import RadixNode
 from .radix_tree import RadixTree
 from .request_table import RequestTable
+from .retention_pins import RetentionPin, RetentionPins
 from .slot_allocator import SlotAllocator
 from .token_span import TokenIds, as_token_array
 
@@ -36,6 +39,8 @@ class KvLease:
     num_allocated: int
     num_tree_owned: int
     node: RadixNode
+    priority: int = 0
+    is_hit_counted: bool = False
     is_open: bool = True
 
 
@@ -43,7 +48,7 @@ class KvMemory:
     """total_tokens usable slots (rounded down to pages) and num_rows rows of max_context positions.
 
     The KV pool needs num_pool_slots slots: the first page is a dummy. With enable_cache False the
-    tree stays empty and a closed lease frees all it had.
+    tree stays empty and a closed lease frees all it had. Pins hold at most pinned_share of it all.
     """
 
     def __init__(
@@ -53,12 +58,15 @@ class KvMemory:
         num_rows: int,
         max_context: int,
         enable_cache: bool = True,
+        eviction_policy: str = "lru",
+        pinned_share: float = 0.25,
     ) -> None:
         self.page_size = page_size
         self.total_tokens = total_tokens // page_size * page_size
         self.enable_cache = enable_cache
         self.allocator = SlotAllocator(self.total_tokens, page_size)
-        self.tree = RadixTree(page_size, self.allocator.free)
+        self.tree = RadixTree(page_size, self.allocator.free, eviction_policy)
+        self.pins = RetentionPins(self.tree, int(self.total_tokens * pinned_share))
         self.table = RequestTable(num_rows, -(-max_context // page_size) * page_size)
         self._table = self.table.slot_table
         self._held_tokens = 0
@@ -81,8 +89,13 @@ class KvMemory:
 
     @property
     def protected_tokens(self) -> int:
-        """Slots of the tree that an open lease has locked."""
+        """Slots of the tree that an open lease or a pin has locked."""
         return self.tree.protected_tokens
+
+    @property
+    def pinned_tokens(self) -> int:
+        """Slots of the tree that a pin has locked; part of protected_tokens."""
+        return self.pins.pinned_tokens
 
     @property
     def held_tokens(self) -> int:
@@ -122,10 +135,62 @@ class KvMemory:
         tokens = as_token_array(token_ids, 0, len(token_ids))
         return self.tree.peek_prefix_length(tokens, namespace)
 
-    def open(self, token_ids: TokenIds, namespace: str | None, match_limit: int) -> KvLease | None:
+    def watch(
+        self,
+        token_ids: NDArray[np.int32],
+        namespace: str | None,
+        match_limit: int,
+        on_change: Callable[[PrefixWatch], None],
+    ) -> PrefixWatch:
+        """Keep num_matched and group of a watch on token_ids[:match_limit] right from now on.
+
+        on_change is called at the end of the operation that changed them, once. token_ids is not
+        copied: it must not change below match_limit. See PrefixWatch; unwatch() ends it.
+        """
+        limit = match_limit if self.enable_cache else 0
+        return self.tree.watches.add(as_token_array(token_ids, 0, limit), namespace, on_change)
+
+    def unwatch(self, watch: PrefixWatch) -> None:
+        """Stop keeping watch."""
+        self.tree.watches.remove(watch)
+
+    def group_of(self, lease: KvLease, token_ids: TokenIds) -> Hashable | None:
+        """Return the group of watches that share the lease's next page that is not cached.
+
+        None when token_ids, the lease's sequence, has no whole page left. Whoever is in that group
+        will find at least one page more once the lease has committed it.
+        """
+        if not self.enable_cache:
+            return None
+        rest = as_token_array(token_ids, lease.num_tree_owned, len(token_ids))
+        return self.tree.watches.group_below(lease.node, rest, lease.namespace)
+
+    def pin(
+        self, token_ids: TokenIds, namespace: str | None, expiry_seconds: float
+    ) -> RetentionPin:
+        """Keep what is cached of token_ids now until expiry_seconds on the caller's clock.
+
+        What is computed later is not covered: pin again then, which counts shared tokens once.
+        Raises Overloaded when all pins together would exceed the pinned share of the pool.
+        """
+        tokens = as_token_array(token_ids, 0, len(token_ids))
+        return self.pins.add(self.tree.match_prefix(tokens, namespace), expiry_seconds)
+
+    def unpin(self, pin: RetentionPin) -> None:
+        """End a pin before its time."""
+        self.pins.release(pin)
+
+    def release_expired_pins(self, now_seconds: float) -> None:
+        """End the pins whose expiry has come; for every step, costs nothing when there is none."""
+        self.pins.release_expired(now_seconds)
+
+    def open(
+        self, token_ids: TokenIds, namespace: str | None, match_limit: int, priority: int = 0
+    ) -> KvLease | None:
         """Take a row and lock the longest cached prefix of token_ids[:match_limit] into it.
 
-        None when no row is free. The lease must be closed.
+        None when no row is free. The lease must be closed. priority counts for what it commits,
+        under the eviction policy of that name.
         """
         row = self.table.take_row()
         if row is None:
@@ -135,8 +200,8 @@ class KvMemory:
             match = self.tree.match_prefix(as_token_array(token_ids, 0, match_limit), namespace)
             num_matched, node = match.num_tokens, match.node
             self.tree.lock(node)
-            write_path_slots(node, self._table[row, :num_matched])
-        lease = KvLease(row, namespace, num_matched, num_matched, num_matched, node)
+            self._table[row, :num_matched] = path_slots(node, num_matched)
+        lease = KvLease(row, namespace, num_matched, num_matched, num_matched, node, priority)
         self._leases[row] = lease
         return lease
 
@@ -152,6 +217,7 @@ class KvMemory:
         if slots is None:
             return False
         self._append(lease, slots)
+        self._tell_watches()
         return True
 
     def grow_many(self, leases: Sequence[KvLease], num_tokens: Sequence[int]) -> bool:
@@ -172,12 +238,13 @@ class KvMemory:
             return False
         if len(slots) == len(growing):  # a decode step with pages of one token: one scatter
             self._append_one_each([lease for lease, _ in growing], slots)
-            return True
-        start = 0
-        for lease, num_pages in growing:
-            end = start + num_pages * page_size
-            self._append(lease, slots[start:end])
-            start = end
+        else:
+            start = 0
+            for lease, num_pages in growing:
+                end = start + num_pages * page_size
+                self._append(lease, slots[start:end])
+                start = end
+        self._tell_watches()
         return True
 
     def commit(self, lease: KvLease, token_ids: TokenIds, num_computed: int) -> None:
@@ -188,22 +255,30 @@ class KvMemory:
         tree's. token_ids is the whole sequence so far, the matched prefix included.
         Costs the part the tree does not own yet. Does nothing without the cache.
         """
+        self._commit(lease, token_ids, num_computed)
+        self._tell_watches()
+
+    def _commit(self, lease: KvLease, token_ids: TokenIds, num_computed: int) -> None:
         assert lease.is_open, f"commit of a closed lease, row {lease.row}"
         assert num_computed <= lease.num_allocated and num_computed <= len(token_ids), (
             f"{num_computed} tokens computed, {lease.num_allocated} allocated, "
             f"{len(token_ids)} known"
         )
+        if num_computed > lease.num_matched and not lease.is_hit_counted:
+            # Not at open(): a request that does not fit yet is opened and closed again and again.
+            lease.is_hit_counted = True
+            self.tree.count_hit(lease.node)
         start, stop = lease.num_tree_owned, num_computed // self.page_size * self.page_size
         if stop <= start or not self.enable_cache:
             return
         slots = self._table[lease.row, start:stop]
         tokens = as_token_array(token_ids, start, stop)
-        result = self.tree.insert_below(lease.node, tokens, slots, lease.namespace)
+        result = self.tree.insert_below(lease.node, tokens, slots, lease.namespace, lease.priority)
         # Lock before freeing and re-pointing: from here on the whole part is the tree's.
         self.tree.extend_lock(lease.node, result.node)
         if result.num_already_cached:
             self.allocator.free(slots[: result.num_already_cached])
-            write_path_slots(result.node, slots)
+            slots[:] = path_slots(result.node, stop - start)
         lease.node = result.node
         lease.num_tree_owned = stop
         self._held_tokens -= stop - start
@@ -213,7 +288,7 @@ class KvMemory:
 
         For requests that finish, are retracted or aborted alike: their KV stays, evictable.
         """
-        self.commit(lease, token_ids, num_computed)
+        self._commit(lease, token_ids, num_computed)
         own = self._table[lease.row, lease.num_tree_owned : lease.num_allocated]
         self.allocator.free(own)
         self._held_tokens -= len(own)
@@ -221,16 +296,23 @@ class KvMemory:
         del self._leases[lease.row]
         self.table.release_row(lease.row)
         lease.is_open = False
+        self._tell_watches()
+
+    def open_leases(self) -> list[KvLease]:
+        """All leases that are not closed."""
+        return list(self._leases.values())
 
     def slots(self, lease: KvLease, start: int, stop: int) -> NDArray[np.int32]:
         """Return a view of the row: the slots of positions [start, stop)."""
         return self._table[lease.row, start:stop]
 
     def flush(self) -> bool:
-        """Empty the tree; False, with nothing changed, while a lease is open."""
+        """Empty the tree, pins included; False, with nothing changed, while a lease is open."""
         if self._leases:
             return False
+        self.pins.release_all()
         self.tree.flush()
+        self._tell_watches()
         return True
 
     def check_identity(self) -> None:
@@ -244,25 +326,6 @@ class KvMemory:
             f"not {self.total_tokens}"
         )
 
-    def check_invariants(self) -> None:
-        """Assert that each usable slot is in exactly one of its four places; O(pool), for tests."""
-        self.check_identity()
-        self.tree.check_invariants()
-        self.allocator.check_invariants()
-        parts = [self.allocator.free_slots(), self.tree.all_slots()]
-        for row, lease in self._leases.items():
-            assert lease.is_open and lease.row == row, f"lease of row {row} is closed or moved"
-            in_tree = self._table[row, : lease.num_tree_owned]
-            expected = np.empty_like(in_tree)
-            write_path_slots(lease.node, expected)
-            assert (in_tree == expected).all(), f"row {row} does not point to the tree's slots"
-            parts.append(self._table[row, lease.num_tree_owned : lease.num_allocated])
-        held = sum(len(part) for part in parts[2:])
-        assert held == self._held_tokens, f"{held} slots held, counted {self._held_tokens}"
-        slots = np.sort(np.concatenate(parts))
-        everything = np.arange(self.page_size, self.num_pool_slots)
-        assert np.array_equal(slots, everything), f"slots lost or owned twice: {slots}"
-
     def _allocate(self, num_pages: int) -> NDArray[np.int32] | None:
         slots = self.allocator.allocate(num_pages)
         if slots is None:
@@ -274,6 +337,10 @@ class KvMemory:
             assert slots is not None, f"no room for {num_pages} pages after evicting {missing}"
         self._held_tokens += len(slots)
         return slots
+
+    def _tell_watches(self) -> None:
+        if self.tree.watches.has_news:
+            self.tree.watches.fire()
 
     def _append(self, lease: KvLease, slots: NDArray[np.int32]) -> None:
         start = lease.num_allocated

@@ -1,4 +1,4 @@
-"""KvPool: the keys and values of every cached token, by slot.
+"""KvPool: the keys and values of every cached token by slot, in torch.
 
 Knows nothing of who owns a slot. Slot 0 is a dummy: padded writes go there and nobody reads it.
 The system commits memory when a slot is first written, so an empty pool costs almost nothing.
@@ -6,12 +6,10 @@ The system commits memory when a slot is first written, so an empty pool costs a
 
 from __future__ import annotations
 
-import math
-import mmap
-
 import torch
 
 from ..loading.model_config import ModelConfig
+from .kv_layout import kv_shape, untouched_memory
 
 
 class KvPool:
@@ -25,7 +23,7 @@ class KvPool:
     ) -> None:
         self.num_slots = num_slots
         self.dtype = dtype
-        shape = (config.num_layers, num_slots, config.num_kv_heads, config.head_dim)
+        shape = kv_shape(config, num_slots)
         self.k = _lazy_zeros(shape, dtype, device)
         self.v = _lazy_zeros(shape, dtype, device)
 
@@ -40,14 +38,9 @@ class KvPool:
         self.v[layer].index_copy_(0, slots, v)
 
 
-def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes of K and V of one token over all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
-
-
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # torch.zeros writes every page; fresh anonymous memory reads as zero and is committed on write.
-    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    # torch.zeros writes every page.
+    memory = untouched_memory(shape, str(dtype).removeprefix("torch."))
     return torch.frombuffer(memory, dtype=dtype).view(shape)

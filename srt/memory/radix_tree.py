@@ -1,23 +1,27 @@
 """Token-span radix tree over KV slots.
 
 Maps token sequences to the slots that hold their keys and values. Knows nothing of requests or
-devices: slots are integers. Only unlocked leaves are evicted, oldest use first, and a long leaf
-from its tail, so a cached prefix never loses its middle. No operation looks at more than one path
-and what it frees.
+devices: slots are integers. Only unlocked leaves are evicted, in the order of a policy, and a long
+leaf from its tail, so a cached prefix never loses its middle. No operation looks at more than one
+path and what it frees.
 Source: RadixAttention (Zheng et al., 2024, section 3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .eviction_order import LruOrder
-from .radix_node import NO_SLOTS, RadixNode, write_path_slots
+from .eviction_order import make_order
+from .path_walk import descend, drop_skip_to, path_slots
+from .prefix_watch import WatchTable
+from .radix_node import RadixNode, slots_array
 from .token_span import BYTES_PER_TOKEN, common_prefix_bytes
+
+_INT32 = np.dtype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +32,8 @@ class PrefixMatch:
     node: RadixNode
 
     def slots(self) -> NDArray[np.int32]:
-        """Return a new array of the prefix's slots, in token order."""
-        out = np.empty(self.num_tokens, dtype=np.int32)
-        write_path_slots(self.node, out)
-        return out
+        """Return the prefix's slots in token order, read-only."""
+        return path_slots(self.node, self.num_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,20 @@ class InsertResult:
 class RadixTree:
     """A tree of whole pages; free_slots takes back the slots of what is evicted or flushed."""
 
-    def __init__(self, page_size: int, free_slots: Callable[[NDArray[np.int32]], None]) -> None:
+    def __init__(
+        self,
+        page_size: int,
+        free_slots: Callable[[NDArray[np.int32]], None],
+        policy: str = "lru",
+    ) -> None:
         self.page_size = page_size
-        self.root = RadixNode(parent=None, edge=b"", span=b"", slots=NO_SLOTS, num_tokens=0)
+        self.root = RadixNode(parent=None, edge=b"", span=b"", slots=b"", num_tokens=0)
         self.evictable_tokens = 0
         self.protected_tokens = 0
         self.evicted_tokens_total = 0
         self.num_nodes = 0
-        self.order = LruOrder()
+        self.watches = WatchTable(page_size, self.root, self._descend_and_split, self._edge)
+        self._order = make_order(policy)
         self._page_bytes = page_size * BYTES_PER_TOKEN
         self._free_slots = free_slots
 
@@ -66,32 +74,44 @@ class RadixTree:
     ) -> PrefixMatch:
         """Return the longest cached prefix of token_ids, in whole pages.
 
-        May split a node and marks the path as used now. Slots and node stay valid only while the
-        node is locked (see lock) or until the next call that evicts.
+        May split a node and marks the path as used now. The node stays valid only while it is
+        locked (see lock) or until the next call that evicts.
         """
         query = self._encode(token_ids)
         node, matched = self._descend_and_split(self.root, query, namespace)
-        self.order.mark_path_used(node)
+        self._use(node)
         return PrefixMatch(matched // BYTES_PER_TOKEN, node)
 
     def peek_prefix_length(self, token_ids: NDArray[np.int32], namespace: str | None = None) -> int:
         """Return what match_prefix would find, in tokens, and change nothing."""
         query = self._encode(token_ids)
-        node, matched = self._descend(self.root, query, namespace)
-        child = node.children.get(self._edge(node, query, matched, namespace))
+        edge = self._edge(self.root, query, 0, namespace)
+        _, matched, child = descend(self.root, edge, query, self._page_bytes)
         if child is not None:
             matched += self._shared_page_bytes(child, query, matched)
         return matched // BYTES_PER_TOKEN
 
+    def count_hit(self, node: RadixNode) -> None:
+        """Note that a request took the prefix that ends at node from the cache, for lfu and slru.
+
+        Apart from match_prefix because a request may look its prefix up many times before it runs.
+        """
+        node.num_hits += 1
+
     def insert(
-        self, token_ids: NDArray[np.int32], slots: NDArray[np.int32], namespace: str | None = None
+        self,
+        token_ids: NDArray[np.int32],
+        slots: NDArray[np.int32],
+        namespace: str | None = None,
+        priority: int = 0,
     ) -> InsertResult:
         """Put a sequence of whole pages in the tree and mark its path as used now.
 
         The tree copies and owns slots[num_already_cached:]; the slots before are duplicates that
-        stay the caller's to free.
+        stay the caller's to free. The prefix and all it begins with have priority from now on,
+        if they had less.
         """
-        return self.insert_below(self.root, token_ids, slots, namespace)
+        return self.insert_below(self.root, token_ids, slots, namespace, priority)
 
     def insert_below(
         self,
@@ -99,6 +119,7 @@ class RadixTree:
         token_ids: NDArray[np.int32],
         slots: NDArray[np.int32],
         namespace: str | None = None,
+        priority: int = 0,
     ) -> InsertResult:
         """insert() the continuation of the prefix that ends at start.
 
@@ -111,37 +132,45 @@ class RadixTree:
         query = self._encode(token_ids)
         node, matched = self._descend_and_split(start, query, namespace)
         if matched < len(query):
-            node = self._add_leaf(node, query, matched, slots, namespace)
-        self.order.mark_path_used(node)
+            node = self._add_leaf(node, query, matched, slots, namespace, priority)
+        else:
+            node.priority = max(node.priority, priority)
+            self._use(node)
         return InsertResult(matched // BYTES_PER_TOKEN, node)
 
     def lock(self, node: RadixNode) -> None:
         """Protect the prefix that ends at node from eviction, until one unlock(node) per lock."""
-        self.extend_lock(self.root, node)
+        at = node
+        while (parent := at.parent) is not None:
+            at.lock_count += 1
+            if at.lock_count > 1:
+                return  # so is all above: each locked node counts in its parent
+            self._order.lock(at)
+            self.evictable_tokens -= at.num_tokens
+            self.protected_tokens += at.num_tokens
+            at = parent
+        assert at is self.root, "lock of a node that has left the tree"
 
     def extend_lock(self, held: RadixNode, node: RadixNode) -> None:
         """Turn the caller's lock on held into one on node, a descendant of held or held itself."""
-        at = node
-        while at is not held:
-            assert at.parent is not None, "node is not below the held one, or has left the tree"
-            at.lock_count += 1
-            if at.lock_count == 1:
-                self.order.remove(at)
-                self.evictable_tokens -= at.num_tokens
-                self.protected_tokens += at.num_tokens
-            at = at.parent
+        self.lock(node)
+        if held is not self.root:
+            assert held.lock_count > 1, "node is not below the held one, or held is not locked"
+            held.lock_count -= 1
 
     def unlock(self, node: RadixNode) -> None:
         """Undo one lock(node). What nobody locks any more counts as used now."""
         at = node
-        while at.parent is not None:
+        while (parent := at.parent) is not None:
             assert at.lock_count > 0, f"unlock of a prefix with lock count {at.lock_count}"
             at.lock_count -= 1
-            if at.lock_count == 0:
-                self.order.add(at)
-                self.evictable_tokens += at.num_tokens
-                self.protected_tokens -= at.num_tokens
-            at = at.parent
+            if at.lock_count > 0:
+                return
+            if at is node:
+                self._order.use(at)
+            self.evictable_tokens += at.num_tokens
+            self.protected_tokens -= at.num_tokens
+            at = parent
         assert at is self.root, "unlock of a node that has left the tree"
 
     def evict(self, num_tokens: int) -> int:
@@ -149,20 +178,25 @@ class RadixTree:
 
         Frees num_tokens rounded up to a page, no more: the last leaf gives only its tail.
         """
-        freed: list[NDArray[np.int32]] = []
+        freed: list[bytes] = []
         num_freed = 0
         while num_freed < num_tokens:
-            leaf = self.order.next_to_evict()
+            leaf = self._order.next_to_evict()
             if leaf is None:
                 break
             wanted = -(-(num_tokens - num_freed) // self.page_size) * self.page_size
-            cut = self._drop_leaf(leaf) if leaf.num_tokens <= wanted else leaf.cut_tail(wanted)
-            freed.append(cut)
-            num_freed += len(cut)
+            if leaf.num_tokens <= wanted:
+                num_freed += leaf.num_tokens
+                freed.append(self._drop_leaf(leaf))
+            else:
+                num_freed += wanted
+                freed.append(self._cut_leaf(leaf, wanted))
         if freed:
             self.evictable_tokens -= num_freed
             self.evicted_tokens_total += num_freed
-            self._free_slots(freed[0] if len(freed) == 1 else np.concatenate(freed))
+            if not self.watches.is_settled:
+                self.watches.settle()
+            self._free_slots(slots_array(freed))
         return num_freed
 
     def flush(self) -> None:
@@ -170,138 +204,68 @@ class RadixTree:
         assert self.protected_tokens == 0, (
             f"flush with {self.protected_tokens} tokens locked, {self.evictable_tokens} evictable"
         )
-        nodes = list(self.order)
+        nodes = list(self.nodes())
         for node in nodes:  # cut the links, so that no deep chain is torn down recursively
-            node.parent = None
+            node.parent = node.skip_down = node.skip_up = None
             node.children = {}
         self.root.children = {}
-        self.order.clear()
+        self._order.clear()
         self.evictable_tokens = 0
         self.num_nodes = 0
         if nodes:
-            self._free_slots(np.concatenate([node.slots for node in nodes]))
+            self.watches.flushed(nodes)
+            self.watches.settle()
+            self._free_slots(slots_array([node.used_slots() for node in nodes]))
 
-    def check_invariants(self) -> None:
-        """Assert that structure, counters and eviction order agree; O(nodes), for tests."""
-        place = {node: index for index, node in enumerate(self.order)}
-        num_nodes = evictable = protected = 0
-        pending = [self.root]
+    def nodes(self) -> Iterator[RadixNode]:
+        """All nodes but the root, parents before their children."""
+        pending = list(self.root.children.values())
         while pending:
             node = pending.pop()
             pending.extend(node.children.values())
-            self._check_children(node, place)
-            if node is self.root:
-                continue
-            num_nodes += 1
-            assert (node in place) == (node.lock_count == 0), f"order or lock wrong: {node.edge!r}"
-            if node.lock_count == 0:
-                evictable += node.num_tokens
-            else:
-                protected += node.num_tokens
-        assert num_nodes == self.num_nodes, f"{num_nodes} nodes, counted {self.num_nodes}"
-        assert len(place) <= num_nodes, f"{len(place)} nodes in the order, {num_nodes} in the tree"
-        assert (evictable, protected) == (self.evictable_tokens, self.protected_tokens), (
-            f"evictable {evictable}, protected {protected}; "
-            f"counted {self.evictable_tokens}, {self.protected_tokens}"
-        )
+            yield node
 
-    def all_slots(self) -> NDArray[np.int32]:
-        """Return the slots of all nodes, in no stated order; for tests."""
-        found = [NO_SLOTS]
-        pending = [self.root]
-        while pending:
-            node = pending.pop()
-            pending.extend(node.children.values())
-            found.append(node.slots)
-        return np.concatenate(found)
+    def next_to_evict(self) -> RadixNode | None:
+        """Return the leaf that evict() would take first, for checks."""
+        return self._order.next_to_evict()
 
-    def _check_children(self, node: RadixNode, place: dict[RadixNode, int]) -> None:
-        locks = 0
-        for edge, child in node.children.items():
-            assert child.parent is node and child.edge == edge, f"broken link at {edge!r}"
-            assert edge[: self._page_bytes] == child.span[: self._page_bytes], f"edge {edge!r}"
-            assert child.num_tokens > 0 and child.num_tokens % self.page_size == 0, (
-                f"node of {child.num_tokens} tokens with pages of {self.page_size}"
-            )
-            assert len(child.slots) == child.num_tokens <= len(child.span) // BYTES_PER_TOKEN
-            assert child.lock_count >= 0, f"lock count {child.lock_count}"
-            if node in place:
-                assert place[child] < place[node], f"node before its descendant: {edge!r}"
-            locks += child.lock_count
-        if node is not self.root:
-            assert node.lock_count >= locks, f"lock count {node.lock_count}, children's {locks}"
-
-    def _encode(self, token_ids: NDArray[np.int32]) -> bytes:
-        num_tokens = len(token_ids) // self.page_size * self.page_size
-        return token_ids[:num_tokens].astype(np.int32, copy=False).tobytes()
+    def _encode(self, values: NDArray[np.int32]) -> bytes:
+        """Return the whole pages of tokens or slots as bytes."""
+        if values.dtype is not _INT32:
+            values = values.astype(np.int32)
+        if self.page_size > 1:
+            values = values[: len(values) // self.page_size * self.page_size]
+        return values.tobytes()
 
     def _edge(self, node: RadixNode, query: bytes, offset: int, namespace: str | None) -> bytes:
         page = query[offset : offset + self._page_bytes]
-        if node is self.root and namespace is not None:
-            return (
-                page + b"/" + namespace.encode("utf-8", "surrogatepass")
-            )  # longer than any page: never equal to None's
-        return page
+        if namespace is None or node is not self.root:
+            return page
+        # Longer than any page, so never equal to one without a namespace.
+        return page + b"/" + namespace.encode("utf-8", "surrogatepass")
 
-    def _descend(
-        self, start: RadixNode, query: bytes, namespace: str | None
-    ) -> tuple[RadixNode, int]:
-        """Go down as far as whole spans match; return the last node and the bytes matched."""
-        node, offset = start, 0
-        page_bytes = self._page_bytes
-        child = node.children.get(self._edge(node, query, 0, namespace))
-        while child is not None:
-            span = child.span
-            if len(span) != child.num_tokens * BYTES_PER_TOKEN:
-                span = child.whole_span()
-            if not query.startswith(span, offset):
-                break
-            offset += len(span)
-            node = child
-            child = node.children.get(query[offset : offset + page_bytes])
-        return node, offset
+    def _use(self, node: RadixNode) -> None:
+        if node.lock_count == 0 and node is not self.root:
+            self._order.use(node)
 
     def _descend_and_split(
         self, start: RadixNode, query: bytes, namespace: str | None
     ) -> tuple[RadixNode, int]:
-        """_descend, and split the child that matches in part, so that the match ends at a node."""
-        node, offset = self._descend(start, query, namespace)
-        if offset == len(query):
-            return node, offset
-        child = node.children.get(self._edge(node, query, offset, namespace))
+        """Go down, and split the child that matches in part, so that the match ends at a node."""
+        edge = self._edge(start, query, 0, namespace)
+        node, offset, child = descend(start, edge, query, self._page_bytes)
         if child is None:
             return node, offset
         shared = self._shared_page_bytes(child, query, offset)
-        return self._split(child, shared), offset + shared
+        if shared == child.num_tokens * BYTES_PER_TOKEN:  # child was cut to what query shares
+            return child, offset + shared
+        self.num_nodes += 1
+        return child.split_off_head(shared, self._page_bytes), offset + shared
 
     def _shared_page_bytes(self, child: RadixNode, query: bytes, offset: int) -> int:
-        shared = common_prefix_bytes(child.whole_span(), query, offset)
+        shared = common_prefix_bytes(child.span, query, offset)
+        shared = min(shared, child.num_tokens * BYTES_PER_TOKEN)
         return shared // self._page_bytes * self._page_bytes
-
-    def _split(self, node: RadixNode, num_bytes: int) -> RadixNode:
-        """Give node's first num_bytes to a new parent of it, and return that."""
-        parent = node.parent
-        assert parent is not None, "the root has no span to split"
-        span, num_tokens = node.whole_span(), num_bytes // BYTES_PER_TOKEN
-        upper = RadixNode(
-            parent=parent,
-            edge=node.edge,
-            span=span[:num_bytes],
-            slots=node.slots[:num_tokens].copy(),  # copies: a view would keep the whole buffer
-            num_tokens=num_tokens,
-            lock_count=node.lock_count,
-        )
-        parent.children[upper.edge] = upper
-        node.parent = upper
-        node.span = span[num_bytes:]
-        node.edge = node.span[: self._page_bytes]
-        node.slots = node.slots[num_tokens:].copy()
-        node.num_tokens -= num_tokens
-        upper.children[node.edge] = node
-        self.num_nodes += 1
-        if upper.lock_count == 0:
-            self.order.add(upper)  # the caller marks the path as used, which keeps the order
-        return upper
 
     def _add_leaf(
         self,
@@ -310,26 +274,45 @@ class RadixTree:
         offset: int,
         slots: NDArray[np.int32],
         namespace: str | None,
+        priority: int,
     ) -> RadixNode:
         start = offset // BYTES_PER_TOKEN
         leaf = RadixNode(
             parent=parent,
             edge=self._edge(parent, query, offset, namespace),
             span=query[offset:],
-            slots=slots[start:].astype(np.int32),
+            slots=self._encode(slots[start:] if start else slots),
             num_tokens=len(slots) - start,
+            priority=priority,
         )
+        if not parent.children:
+            parent.trim()
         parent.children[leaf.edge] = leaf
         self.num_nodes += 1
         self.evictable_tokens += leaf.num_tokens
-        self.order.add(leaf)
+        self._order.insert(leaf)
+        if parent.watches is not None:
+            self.watches.leaf_added(leaf, parent)
+            self.watches.settle()
         return leaf
 
-    def _drop_leaf(self, leaf: RadixNode) -> NDArray[np.int32]:
+    def _drop_leaf(self, leaf: RadixNode) -> bytes:
         """Take an unlocked leaf out of the tree and return its slots."""
-        assert leaf.parent is not None and not leaf.children and leaf.lock_count == 0
-        del leaf.parent.children[leaf.edge]
+        parent = leaf.parent
+        assert parent is not None and not leaf.children and leaf.lock_count == 0
+        del parent.children[leaf.edge]
+        drop_skip_to(leaf)
         leaf.parent = None
-        self.order.remove(leaf)
+        self._order.drop(leaf, parent)
         self.num_nodes -= 1
-        return leaf.slots
+        if leaf.watches is not None:
+            self.watches.leaf_dropped(leaf, parent)
+        return leaf.used_slots()
+
+    def _cut_leaf(self, leaf: RadixNode, num_tokens: int) -> bytes:
+        """Take the last num_tokens of an unlocked leaf and return their slots."""
+        if leaf.watches is not None:
+            end = (leaf.num_tokens - num_tokens) * BYTES_PER_TOKEN
+            self.watches.leaf_cut(leaf, leaf.span[end : end + self._page_bytes], num_tokens)
+        drop_skip_to(leaf)
+        return leaf.cut_tail(num_tokens)

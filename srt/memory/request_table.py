@@ -1,13 +1,26 @@
 """The table that tells each running request where its tokens' KV stands.
 
 Row r, column p is the slot of position p of the request that owns row r. The memory is one numpy
-array for the life of the process, so torch.from_numpy shares it with the forward pass uncopied.
+array for the life of the process, which the forward pass reads uncopied.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+DEFAULT_MAX_ROWS = 256
+TOKENS_PER_ROW = 64  # a pool smaller than this times the rows could not feed them
+
+
+def default_num_rows(total_tokens: int) -> int:
+    """Return how many requests run at once over a pool of total_tokens, where no flag says it."""
+    return max(1, min(DEFAULT_MAX_ROWS, total_tokens // TOKENS_PER_ROW))
+
+
+def table_bytes(num_rows: int, num_columns: int) -> int:
+    """Return the size of such a table once all of it is written."""
+    return (num_rows + 1) * num_columns * np.dtype(np.int32).itemsize
 
 
 class RequestTable:

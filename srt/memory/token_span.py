@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 TokenIds = Sequence[int] | NDArray[np.int32]
 
 BYTES_PER_TOKEN = 4
-_FIRST_WINDOW_TOKENS = 64
-_WINDOW_GROWTH = 8
+_SMALL_WINDOW_BYTES = 128
+_WINDOW_GROWTH = 4
+_BITS_PER_TOKEN = 8 * BYTES_PER_TOKEN
 
 
 def as_token_array(token_ids: TokenIds, start: int, stop: int) -> NDArray[np.int32]:
@@ -31,17 +32,29 @@ def as_token_array(token_ids: TokenIds, start: int, stop: int) -> NDArray[np.int
 def common_prefix_bytes(span: bytes, query: bytes, offset: int) -> int:
     """Return how many leading bytes, in whole tokens, span shares with query[offset:].
 
-    Looks at windows that grow, so the cost follows the shared length, not the span's.
+    Gallops: windows grow while they are equal and shrink around the first difference, so the cost
+    follows the shared length, not the span's.
     """
-    num_tokens = min(len(span), len(query) - offset) // BYTES_PER_TOKEN
-    left = np.frombuffer(span, np.int32, num_tokens)
-    right = np.frombuffer(query, np.int32, num_tokens, offset)
-    start, window = 0, _FIRST_WINDOW_TOKENS
-    while start < num_tokens:
-        differs = left[start : start + window] != right[start : start + window]
-        first = int(differs.argmax())
-        if differs[first]:
-            return (start + first) * BYTES_PER_TOKEN
-        start += window
-        window *= _WINDOW_GROWTH
-    return num_tokens * BYTES_PER_TOKEN
+    end = min(len(span), len(query) - offset) // BYTES_PER_TOKEN * BYTES_PER_TOKEN
+    at, window, is_growing = 0, _SMALL_WINDOW_BYTES, True
+    while at < end:
+        stop = min(at + window, end)
+        piece = span[at:stop]
+        if query.startswith(piece, offset + at):
+            at = stop
+            if is_growing:
+                window *= _WINDOW_GROWTH
+        elif stop - at <= _SMALL_WINDOW_BYTES:
+            return at + _first_difference(piece, query[offset + at : offset + stop])
+        else:
+            is_growing = False
+            window = max(window // _WINDOW_GROWTH, _SMALL_WINDOW_BYTES)
+    return end
+
+
+def _first_difference(left: bytes, right: bytes) -> int:
+    """Return where the first different token of two unequal spans begins, in bytes."""
+    # As little-endian numbers the first difference is the lowest bit set in their xor.
+    differs = int.from_bytes(left, "little") ^ int.from_bytes(right, "little")
+    lowest_bit = (differs & -differs).bit_length() - 1
+    return lowest_bit // _BITS_PER_TOKEN * BYTES_PER_TOKEN

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from ..attention.backend import AttentionBackend
-from ..execution.forward_batch import ForwardBatch
+from ..attention.tensor_batch import TensorBatch
 from ..loading.model_config import ModelConfig
 from ..memory.kv_pool import KvPool
 
@@ -23,7 +23,7 @@ class CausalLM(Protocol):
         ...
 
     def forward(
-        self, batch: ForwardBatch, kv_pool: KvPool, attention: AttentionBackend
+        self, batch: TensorBatch, kv_pool: KvPool, attention: AttentionBackend
     ) -> torch.Tensor:
         """Final-norm hidden states [T, hidden]; stores the new tokens' K and V."""
         ...

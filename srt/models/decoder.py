@@ -18,7 +18,7 @@ from runtime.kernels.reference.rotary import rotary
 from runtime.kernels.reference.silu_and_mul import silu_and_mul
 
 from ..attention.backend import AttentionBackend
-from ..execution.forward_batch import ForwardBatch
+from ..attention.tensor_batch import TensorBatch
 from ..layers.linear import Linear
 from ..layers.rotary import RotaryAngles
 from ..loading.model_config import ModelConfig
@@ -54,7 +54,7 @@ class Decoder:
         return found
 
     def forward(
-        self, batch: ForwardBatch, kv_pool: KvPool, attention: AttentionBackend
+        self, batch: TensorBatch, kv_pool: KvPool, attention: AttentionBackend
     ) -> torch.Tensor:
         """Final hidden states [T, hidden] after the last norm; writes K and V of the new tokens."""
         attention.prepare(batch)
@@ -112,7 +112,7 @@ class DecoderLayer:
         hidden: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        batch: ForwardBatch,
+        batch: TensorBatch,
         kv_pool: KvPool,
         attention: AttentionBackend,
     ) -> torch.Tensor:

@@ -106,6 +106,7 @@ class EngineClient:
             page_size=args.page_size,
             allow_auto_truncate=args.allow_auto_truncate,
             random_seed=args.random_seed,
+            request_timeout_seconds=args.request_timeout_seconds,
             is_open=self.is_open,
         )
 

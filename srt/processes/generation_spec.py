@@ -14,7 +14,9 @@ class GenerationSpec:
     sampling.max_new_tokens None means to the end of the context. clamp_max_new_tokens True says
     that the value is a default nobody asked for: it is cut to what fits instead of being refused.
     add_special_tokens False is for text that a chat template has completed already. rid None draws
-    one. namespace keeps cached prefixes apart (cache_salt, extra_key).
+    one. namespace keeps cached prefixes apart (cache_salt, extra_key). timeout_seconds counts from
+    arrival, None: the server's limit. tenant is whose quota counts. prompt_field and
+    top_logprobs_field are what the front end calls these fields: errors name them so.
     """
 
     prompt: str | list[int]
@@ -26,3 +28,7 @@ class GenerationSpec:
     priority: int = 0
     add_special_tokens: bool = True
     clamp_max_new_tokens: bool = False
+    timeout_seconds: float | None = None
+    tenant: str | None = None
+    prompt_field: str = "prompt"
+    top_logprobs_field: str = "top_logprobs"

@@ -24,6 +24,7 @@ from .generation_spec import GenerationSpec
 MAX_TOP_LOGPROBS = 128
 MAX_LOGPROB_TOKEN_IDS = 1024
 MAX_NAME_CHARS = 512  # of a rid or a namespace
+MAX_TIMEOUT_SECONDS = 1e6
 MAX_PRIORITY = 2**31 - 1
 
 _THREAD_ABOVE_CHARS = 8192  # about 2 ms of tokenising: as long as the event loop may stall
@@ -54,6 +55,7 @@ class Intake:
         page_size: int = 1,
         allow_auto_truncate: bool = False,
         random_seed: int | None = None,
+        request_timeout_seconds: float | None = None,
         is_open: Callable[[str], bool] = lambda rid: False,
     ) -> None:
         self._tokenizer = tokenizer
@@ -62,6 +64,7 @@ class Intake:
         self._pool_tokens = max_total_tokens // page_size * page_size
         self._allow_auto_truncate = allow_auto_truncate
         self._seeds = random.Random(random_seed)
+        self._request_timeout_seconds = request_timeout_seconds
         self._is_open = is_open
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
 
@@ -73,11 +76,13 @@ class Intake:
         """
         arrival_seconds = time.monotonic()
         rid = self._checked_rid(spec)
-        _check_name("cache_salt", spec.namespace)
+        if spec.namespace is not None:
+            _check_encodable("namespace", spec.namespace)
         if abs(spec.priority) > MAX_PRIORITY:
             raise BadRequest(
                 f"priority is {spec.priority}, beyond {MAX_PRIORITY}", param="priority"
             )
+        timeout = self._timeout_seconds(spec)
         sampling = self._checked_sampling(spec)
         prompt_ids = self._prompt_ids(spec, sampling.max_new_tokens)
         prompt_ids, max_new_tokens = self._fit(spec, prompt_ids, sampling.max_new_tokens)
@@ -86,7 +91,7 @@ class Intake:
             max_new_tokens=max_new_tokens,
             min_new_tokens=min(sampling.min_new_tokens, max_new_tokens),
         )
-        logprobs = self._checked_logprobs(spec.logprobs, len(prompt_ids))
+        logprobs = self._checked_logprobs(spec, len(prompt_ids))
         if sampling.sampling_seed is not None:
             seed = sampling.sampling_seed
         else:
@@ -102,6 +107,8 @@ class Intake:
                 priority=spec.priority,
                 seed=seed if index == 0 else _mix(seed, index),
                 arrival_seconds=arrival_seconds,
+                deadline_seconds=None if timeout is None else arrival_seconds + timeout,
+                tenant=spec.tenant,
             )
             for index in range(sampling.n)
         ]
@@ -126,7 +133,7 @@ class Intake:
     def _checked_rid(self, spec: GenerationSpec) -> str:
         if spec.rid is None:
             return uuid.uuid4().hex
-        _check_name("rid", spec.rid)
+        check_name("rid", spec.rid)
         num_samples = min(spec.sampling.n, MAX_SAMPLES)
         for rid in (spec.rid, *(f"{spec.rid}-{index}" for index in range(num_samples))):
             if self._is_open(rid):
@@ -136,45 +143,58 @@ class Intake:
                 )
         return spec.rid
 
+    def _timeout_seconds(self, spec: GenerationSpec) -> float | None:
+        asked, longest = spec.timeout_seconds, self._request_timeout_seconds
+        if asked is None:
+            return longest
+        if not 0 < asked <= (longest or MAX_TIMEOUT_SECONDS):
+            raise BadRequest(
+                f"timeout_seconds is {asked}; it must be above 0 and at most "
+                f"{longest or MAX_TIMEOUT_SECONDS:g}",
+                param="timeout_seconds",
+            )
+        return asked
+
     def _checked_sampling(self, spec: GenerationSpec) -> SamplingParams:
         sampling = spec.sampling
         default = sampling.max_new_tokens
         if spec.clamp_max_new_tokens and default is not None and sampling.min_new_tokens > default:
             sampling = msgspec.structs.replace(sampling, max_new_tokens=sampling.min_new_tokens)
-        for text in (*sampling.stop, *sampling.stop_regex):
-            _check_encodable("stop", text)
+        for name, texts in (("stop", sampling.stop), ("stop_regex", sampling.stop_regex)):
+            for text in texts:
+                _check_encodable(name, text)
         return checked(sampling, self._vocab_size)
 
     def _prompt_ids(self, spec: GenerationSpec, max_new_tokens: int | None) -> list[int]:
-        prompt = spec.prompt
+        prompt, name = spec.prompt, spec.prompt_field
         if isinstance(prompt, str):
-            _check_encodable("prompt", prompt)
+            _check_encodable(name, prompt)
             fewest = self._tokenizer.min_num_tokens(prompt)
             if fewest > self._longest and not self._allow_auto_truncate:
-                self._refuse(f"at least {fewest}", 0, self._longest, None)
+                self._refuse(spec, f"at least {fewest}", 0)
             prompt_ids = self._tokenizer.encode(prompt, add_special_tokens=spec.add_special_tokens)
         else:
             prompt_ids = prompt
             if len(prompt) > self._longest and not self._allow_auto_truncate:
                 # Before each id is looked at: there may be any number of them.
-                self._refuse(str(len(prompt)), 0, self._longest, None)
-        self._check_ids(prompt_ids)
+                self._refuse(spec, str(len(prompt)), 0)
+        self._check_ids(name, prompt_ids)
         if not prompt_ids:
-            raise BadRequest("the prompt is empty; send at least one token", param="prompt")
+            raise BadRequest(f"{name} has an empty prompt; send at least one token", param=name)
         return prompt_ids
 
-    def _check_ids(self, ids: list[int]) -> None:
+    def _check_ids(self, name: str, ids: list[int]) -> None:
         vocab_size = self._vocab_size
         for index, token_id in enumerate(ids):
             if type(token_id) is not int:
                 raise BadRequest(
-                    f"prompt id {index} is of type {type(token_id).__name__}; ids are integers",
-                    param="prompt",
+                    f"{name}: id {index} is of type {type(token_id).__name__}; ids are integers",
+                    param=name,
                 )
             if not 0 <= token_id < vocab_size:
                 raise BadRequest(
-                    f"prompt id {index} is {token_id}; ids go from 0 to {vocab_size - 1}",
-                    param="prompt",
+                    f"{name}: id {index} is {token_id}; ids go from 0 to {vocab_size - 1}",
+                    param=name,
                 )
 
     def _fit(
@@ -193,16 +213,13 @@ class Intake:
             least = spare = max_new_tokens
         if len(prompt_ids) + least > longest:
             if not self._allow_auto_truncate or spare >= longest:
-                self._refuse(
-                    str(len(prompt_ids)), least, longest, None if may_clamp else max_new_tokens
-                )
+                self._refuse(spec, str(len(prompt_ids)), least)
             prompt_ids = prompt_ids[len(prompt_ids) - (longest - spare) :]
         room = longest - len(prompt_ids)
         return prompt_ids, room if max_new_tokens is None else min(max_new_tokens, room)
 
-    def _refuse(
-        self, num_prompt_tokens: str, num_new_tokens: int, longest: int, asked_for: int | None
-    ) -> None:
+    def _refuse(self, spec: GenerationSpec, num_prompt_tokens: str, num_new_tokens: int) -> None:
+        longest = self._longest
         asked = f"the prompt has {num_prompt_tokens} tokens"
         if num_new_tokens > 1:
             asked += f" and {num_new_tokens} new ones are asked for"
@@ -212,23 +229,27 @@ class Intake:
             limit = f"the KV pool holds {longest} (--max-total-tokens)"
         else:
             limit = f"the model takes {longest} in all (maximum context length)"
-        remedy = " or lower max_new_tokens" if asked_for else ""  # a default is lowered by itself
+        remedy = f"shorten {spec.prompt_field}"
+        if num_new_tokens > 1:  # asked for: a default is lowered by itself
+            remedy += " or lower max_new_tokens"
         raise ContextTooLong(
-            f"{asked}, but {limit}; shorten the prompt{remedy}",
-            param="prompt",
+            f"{asked}, but {limit}; {remedy}",
+            # Where no prompt would do, the other field is the one that is wrong.
+            param=spec.prompt_field if num_new_tokens < longest else "max_new_tokens",
             code="context_length_exceeded",
         )
 
     def _checked_logprobs(
-        self, options: LogprobOptions | None, num_prompt_tokens: int
+        self, spec: GenerationSpec, num_prompt_tokens: int
     ) -> LogprobOptions | None:
+        options = spec.logprobs
         if options is None:
             return None
         most = min(self._vocab_size, MAX_TOP_LOGPROBS)
         if not 0 <= options.num_top <= most:
+            name = spec.top_logprobs_field
             raise BadRequest(
-                f"top_logprobs is {options.num_top}; it must be from 0 to {most}",
-                param="top_logprobs",
+                f"{name} is {options.num_top}; it must be from 0 to {most}", param=name
             )
         start = options.prompt_start
         if start is not None and not 0 <= start <= num_prompt_tokens:
@@ -254,7 +275,8 @@ class Intake:
         return options
 
 
-def _check_name(param: str, text: str | None) -> None:
+def check_name(param: str, text: str | None) -> None:
+    """Raise BadRequest unless text, the value of param, is a short printable name or None."""
     if text is None:
         return
     _check_encodable(param, text)

@@ -27,6 +27,7 @@ from ..messages import Ready, StartFailed, Stop, ToHost
 from ..sampling_params import SamplingParams
 from ..server_args import ServerArgs
 from ..tokenization.chat_template import ChatTemplate
+from ..tokenization.chat_template_file import load_chat_template
 from ..tokenization.tokenizer import Tokenizer
 from .channels import DETOKENIZER, HOST, SCHEDULER, Inbox, IpcDirectory, Outbox, address
 from .child import Child, ChildSpec, Role
@@ -109,6 +110,9 @@ class EngineProcesses:
         # Refused here, before a child takes memory, what does not fit the model.
         model_config = ModelConfig.load(Path(folders.folder), self._args.model_overrides)
         model_config.served_context(self._args.context_length)
+        model_config.check_generation_config(
+            Path(folders.folder), uses_sampling=self._args.sampling_defaults == "model"
+        )
         for child in self._children:
             child.tell(self._spec(folders))
         parts = await self._unless_a_child_ends(
@@ -266,10 +270,13 @@ class EngineProcesses:
 
 def _load_host_parts(args: ServerArgs, folders: ResolvedFolders) -> _HostParts:
     tokenizer = Tokenizer.load(Path(folders.tokenizer_folder))
-    source = tokenizer.chat_template
+    special_tokens = tokenizer.special_tokens
     if args.chat_template is not None:
-        source = Path(args.chat_template).read_text(encoding="utf-8")
-    template = None if source is None else ChatTemplate(source, tokenizer.special_tokens)
+        template = load_chat_template(Path(args.chat_template), special_tokens)
+    elif tokenizer.chat_template is not None:
+        template = ChatTemplate(tokenizer.chat_template, special_tokens)
+    else:
+        template = None
     return _HostParts(tokenizer, template)
 
 

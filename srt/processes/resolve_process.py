@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import ServingError
 from ..loading.gguf_blocks import holds_blocks
-from ..loading.resolve import resolve_model
+from ..loading.resolve import find_resolved, resolve_model
 from ..server_args import ServerArgs
 from .child import ChildSpec
 
@@ -27,11 +27,14 @@ class ResolvedFolders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folders_at_hand(args: ServerArgs) -> ResolvedFolders | None:
-    """Return the folders if they are given as such, so that no child is needed to find them."""
-    folder = Path(args.model_path).expanduser()
+    """Return the folders if they are there already, so that no child is needed to make them."""
+    keep_blocks = args.quantization == "gguf"
+    folder = find_resolved(args.model_path, args.dtype, keep_blocks)
+    if folder is None:
+        folder = Path(args.model_path).expanduser()
+        if keep_blocks and not holds_blocks(folder):
+            return None
     tokenizer_folder = folder if args.tokenizer_path is None else Path(args.tokenizer_path)
-    if args.quantization == "gguf" and not holds_blocks(folder):
-        return None
     if (folder / "config.json").is_file() and (tokenizer_folder / "tokenizer.json").is_file():
         return ResolvedFolders(folder=str(folder), tokenizer_folder=str(tokenizer_folder))
     return None

@@ -1,12 +1,14 @@
 """The scheduler process: sockets and a loop around Scheduler's receive and step.
 
-Started by child.main. It alone imports torch. Blocks while there is nothing to do; a step that
-takes longer than the watchdog allows ends the process with the stacks of all threads on stderr.
+Started by child.main. It alone imports torch, and only for the torch reference. Blocks while there
+is nothing to do; a step that takes longer than the watchdog allows ends the process with the stacks
+of all threads on stderr.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import time
 from pathlib import Path
@@ -18,13 +20,13 @@ import zmq
 from ..loading.model_config import ModelConfig
 from ..messages import FlushDone, SchedulerState, Stop, TokenBatch, TokenDelta, ToScheduler
 from ..scheduling.build import build_scheduler
-from ..tokenization.tokenizer import Tokenizer
 from .channels import DETOKENIZER, HOST, SCHEDULER, Inbox, Outbox, address
 from .child import ChildSpec, settle_memory
 
 logger = logging.getLogger(__name__)
 
 _IDLE_WAIT_SECONDS = 1.0  # pending flushes time out at this grain
+_COLLECT_SECONDS = 60.0  # between two full garbage collections, which wait for an idle moment
 _BLOCKED_WAIT_SECONDS = 0.01  # work is there, but nothing of it can go on before a message or time
 
 
@@ -78,9 +80,11 @@ def run(spec: ChildSpec) -> None:
     to_host = Outbox(context, address(directory, HOST))
     folder = Path(spec.folder)
     model = ModelConfig.load(folder, args.model_overrides)
-    tokenizer = Tokenizer.load(Path(spec.tokenizer_folder))
-    scheduler, facts = build_scheduler(folder, model, args, tokenizer)
+    scheduler, facts = build_scheduler(folder, model, args, Path(spec.tokenizer_folder))
     settle_memory()
+    # A full collection looks at all that thousands of waiting requests hold: tenths of a second in
+    # the middle of a step. Nothing that a step leaves behind needs one; see serve().
+    gc.set_threshold(20_000, 50, 1_000_000)
     to_host.send(facts)
     serve(scheduler, inbox, to_detokenizer, to_host, StepWatchdog(args.watchdog_timeout))
     inbox.close()
@@ -97,6 +101,7 @@ def serve(
     watchdog: StepWatchdog,
 ) -> None:
     """Run steps until a Stop arrives."""
+    collected_at = time.monotonic()
     while True:
         for message in inbox.drain():
             if isinstance(message, Stop):
@@ -110,4 +115,7 @@ def serve(
             to_host.send(reply)
         if not is_busy:
             watchdog.goes_idle()
+            if not scheduler.has_work and time.monotonic() - collected_at > _COLLECT_SECONDS:
+                gc.collect()
+                collected_at = time.monotonic()
             inbox.wait(_BLOCKED_WAIT_SECONDS if scheduler.has_work else _IDLE_WAIT_SECONDS)

@@ -1,11 +1,10 @@
-"""From a step plan to the tensors and rows that an executor takes."""
+"""From a step plan to the arrays and rows that an executor takes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from ..execution.forward_batch import ForwardBatch, PromptLogprobRow, SampleRow
 from ..memory.kv_memory import KvMemory
@@ -16,7 +15,11 @@ from .stop_rules import suppressed_ids
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """What Executor.execute takes, with the planned rows that its results belong to."""
+    """What Executor.execute takes, with the planned rows that its results belong to.
+
+    sampled_table_rows: the request table's row for each of sample_rows. relayed: of those whose
+    input is a token still being drawn, the place in sample_rows and the table's row.
+    """
 
     rows: list[PlannedRow]
     batch: ForwardBatch
@@ -24,15 +27,20 @@ class StepInput:
     sampled_requests: list[Request]
     prompt_logprob_rows: list[PromptLogprobRow]
     scored_requests: list[Request]
+    sampled_table_rows: list[int] = field(default_factory=list)
+    relayed: list[tuple[int, int]] = field(default_factory=list)
 
 
 class BatchBuilder:
-    """Builds one StepInput per step over one slot table."""
+    """Builds one StepInput per step over one slot table.
 
-    def __init__(self, memory: KvMemory, eos_token_ids: frozenset[int]) -> None:
+    copies_slots True: a step holds a copy of what it reads of the table, so that the table may
+    change before the step has run.
+    """
+
+    def __init__(self, memory: KvMemory, copies_slots: bool = False) -> None:
         self._memory = memory
-        self._eos_token_ids = eos_token_ids
-        self._slot_table = torch.from_numpy(memory.table.slot_table)
+        self._copies_slots = copies_slots
 
     def build(self, rows: list[PlannedRow]) -> StepInput:
         """Lay out the planned tokens; every row's slots must be allocated."""
@@ -40,21 +48,36 @@ class BatchBuilder:
         sampled: list[Request] = []
         logprob_rows: list[PromptLogprobRow] = []
         scored: list[Request] = []
+        table_rows: list[int] = []
+        relayed: list[tuple[int, int]] = []
         for index, row in enumerate(rows):
             request = row.request
             if row.num_new == request.num_uncomputed and request.num_new_tokens_left > 0:
+                table_row = request.kv_lease.row
+                if request.has_pending_token:
+                    relayed.append((len(sample_rows), table_row))
                 sample_rows.append(self._sample_row(index, request))
                 sampled.append(request)
+                table_rows.append(table_row)
             logprob_row = _prompt_logprob_row(index, row)
             if logprob_row is not None:
                 logprob_rows.append(logprob_row)
                 scored.append(request)
-        return StepInput(rows, self._batch(rows), sample_rows, sampled, logprob_rows, scored)
+        return StepInput(
+            rows=rows,
+            batch=self._batch(rows),
+            sample_rows=sample_rows,
+            sampled_requests=sampled,
+            prompt_logprob_rows=logprob_rows,
+            scored_requests=scored,
+            sampled_table_rows=table_rows,
+            relayed=relayed,
+        )
 
     def _batch(self, rows: list[PlannedRow]) -> ForwardBatch:
         starts = np.array([row.request.num_computed for row in rows], dtype=np.int64)
         lengths = np.array([row.num_new for row in rows], dtype=np.int64)
-        table_rows = np.array([_lease_row(row.request) for row in rows], dtype=np.int64)
+        table_rows = np.array([row.request.kv_lease.row for row in rows], dtype=np.int64)
         cu_query_lens = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum(lengths, out=cu_query_lens[1:])
         # positions[t] = start of its row + place within the row's new tokens
@@ -64,15 +87,20 @@ class BatchBuilder:
         input_ids = np.concatenate(
             [r.request.tokens[r.request.num_computed :][: r.num_new] for r in rows]
         )
-        out_slots = self._memory.table.slot_table[table_rows[row_of_token], positions]
+        slot_table = self._memory.table.slot_table
+        out_slots = slot_table[table_rows[row_of_token], positions]
+        kv_lens = (starts + lengths).astype(np.int32)
+        if self._copies_slots:
+            slot_table = slot_table[table_rows, : kv_lens.max()]  # indexing by a list copies
+            table_rows = np.arange(len(rows), dtype=np.int64)
         return ForwardBatch(
-            input_ids=torch.from_numpy(input_ids.astype(np.int64)),
-            positions=torch.from_numpy(positions.astype(np.int64)),
-            out_slots=torch.from_numpy(out_slots.astype(np.int64)),
-            cu_query_lens=torch.from_numpy(cu_query_lens),
-            kv_lens=torch.from_numpy((starts + lengths).astype(np.int32)),
-            table_rows=torch.from_numpy(table_rows),
-            slot_table=self._slot_table,
+            input_ids=input_ids.astype(np.int64),
+            positions=positions.astype(np.int64),
+            out_slots=out_slots.astype(np.int64),
+            cu_query_lens=cu_query_lens,
+            kv_lens=kv_lens,
+            table_rows=table_rows,
+            slot_table=slot_table,
         )
 
     def _sample_row(self, index: int, request: Request) -> SampleRow:
@@ -81,16 +109,11 @@ class BatchBuilder:
             params=request.params,
             seed=request.message.seed,
             position=request.num_tokens,
-            prompt_ids=request.message.input_ids,
-            output_ids=request.output_ids,
-            suppressed_ids=suppressed_ids(request, self._eos_token_ids),
+            prompt_ids=request.tokens[: request.prompt_length],
+            output_ids=request.tokens[request.prompt_length : request.num_tokens],
+            suppressed_ids=suppressed_ids(request),
             logprobs=request.message.logprobs,
         )
-
-
-def _lease_row(request: Request) -> int:
-    assert request.lease is not None, request.rid
-    return request.lease.row
 
 
 def _prompt_logprob_row(index: int, row: PlannedRow) -> PromptLogprobRow | None:

@@ -6,7 +6,7 @@ sends everything with its finish.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import msgspec
 
 from ..messages import DecodeOptions, FinishReason, Progress, TokenDelta
 from ..tokenization.incremental import PROMPT_TAIL_TOKENS
@@ -16,52 +16,53 @@ from .request import Request
 class Outbox:
     """Collects the deltas of the current step."""
 
-    def __init__(self, stream_interval: int, clock: Callable[[], float]) -> None:
+    def __init__(self, stream_interval: int) -> None:
         self._stream_interval = stream_interval
-        self._clock = clock
         self._deltas: list[TokenDelta] = []
 
-    def progress(self, request: Request) -> None:
-        """request has one more token and goes on."""
-        if not request.message.stream:
-            return
-        interval = request.params.stream_interval or self._stream_interval
+    def progress(self, request: Request, now: float) -> None:
+        """A streaming request has one more token and goes on."""
         num_unsent = len(request.output_ids) - request.num_sent
-        if request.num_sent == 0 or num_unsent >= interval:
-            self._send(request, None)
+        interval = request.params.stream_interval or self._stream_interval
+        if num_unsent >= interval or request.num_sent == 0:
+            self._send(request, None, now)
 
-    def finish(self, request: Request, reason: FinishReason) -> None:
+    def finish(self, request: Request, reason: FinishReason, now: float) -> None:
         """request has ended; whatever is unsent goes out with the reason."""
         request.finish = reason
-        self._send(request, reason)
+        self._send(request, reason, now)
 
     def take(self) -> list[TokenDelta]:
         """Return and forget the deltas so far."""
         deltas, self._deltas = self._deltas, []
         return deltas
 
-    def _send(self, request: Request, reason: FinishReason | None) -> None:
-        first = not request.options_sent
+    def _send(self, request: Request, reason: FinishReason | None, now: float) -> None:
+        num_sent, num_output = request.num_sent, len(request.output_ids)
+        request.num_sent = num_output
         wants_logprobs = request.message.logprobs is not None
         progress = Progress(
             rid=request.rid,
-            token_ids=request.output_ids[request.num_sent :],
+            token_ids=request.output_ids[num_sent:],
             prompt_tokens=request.prompt_length,
-            completion_tokens=len(request.output_ids),
+            completion_tokens=num_output,
             cached_tokens=request.cached_tokens or 0,
             finish=reason,
-            prompt_logprobs=request.prompt_logprobs if first and wants_logprobs else None,
-            output_logprobs=(
-                request.output_logprobs[request.num_sent :] if wants_logprobs else None
-            ),
+            output_logprobs=request.output_logprobs[num_sent:] if wants_logprobs else None,
             num_retractions=request.num_retractions,
-            queue_seconds=request.queue_seconds if first else None,
-            sent_seconds=self._clock(),
-            first_token_seconds=request.first_token_seconds if first else None,
+            sent_seconds=now,
         )
-        self._deltas.append(TokenDelta(progress, _options(request) if first else None))
-        request.num_sent = len(request.output_ids)
-        request.options_sent = True
+        options = None
+        if not request.options_sent:
+            request.options_sent = True
+            options = _options(request)
+            progress = msgspec.structs.replace(
+                progress,
+                prompt_logprobs=request.prompt_logprobs if wants_logprobs else None,
+                queue_seconds=request.queue_seconds,
+                first_token_seconds=request.first_token_seconds,
+            )
+        self._deltas.append(TokenDelta(progress, options))
 
 
 def _options(request: Request) -> DecodeOptions:

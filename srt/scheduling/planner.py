@@ -9,30 +9,29 @@ prompt passes a long one. The planner changes memory and queues; it knows nothin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from ..memory.kv_memory import KvMemory
 from ..messages import FinishReason, SchedulerCounters
-from .admission import OutputForecast, retraction_order
+from .admission import AdmissionRule, admission_rule, retraction_order
 from .config import SchedulerConfig
-from .queue_order import ordered
+from .limits import TokenQuotas
+from .prefill_pace import PrefillPace
 from .request import Request
+from .waiting_queue import WaitingQueue
 
 logger = logging.getLogger(__name__)
 
 MAX_PROMPTS_IN_PROGRESS = 4  # prompts computed in part at one time
-SHARED_PREFIX_TOKENS = 32  # a follower waits for a leader if it saves at least this many tokens
 WHOLE_PROMPT_TOKENS = 16384  # a step's prompt tokens when prompts are not chunked
 
 
 @dataclass(slots=True)
 class Queues:
-    """The requests a scheduler holds, each in exactly one of the two lists."""
+    """The requests a scheduler holds, each in exactly one of the two."""
 
-    waiting: list[Request] = field(default_factory=list)
+    waiting: WaitingQueue
     active: list[Request] = field(default_factory=list)  # in order of admission
 
 
@@ -42,6 +41,7 @@ class PlannedRow:
 
     request: Request
     num_new: int
+    is_decode: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +68,60 @@ class StepPlanner:
         self._queues = queues
         self._counters = counters
         self._clock = clock
-        self._num_admitted = 0
-        self.forecast = OutputForecast(config.conservativeness)
+        self._num_plans = 0
+        self._is_prompt_turn = False
+        self._gave_way: set[Request] = set()  # in this step: not to be admitted in it again
+        self.pace = PrefillPace(config.max_prefill_slice_ms)
+        self.admission: AdmissionRule = admission_rule(config)
+        self.quotas = TokenQuotas(config.quotas, clock)
 
     def plan(self) -> StepPlan:
         """Plan the next step. No rows means that there is nothing to compute."""
         failed: list[tuple[Request, FinishReason]] = []
-        decoding = self._make_room_for_decode(failed)
-        prompts = self._plan_prompts(len(decoding))
-        while not decoding and not prompts and self._queues.active:
-            # Prompts in part block each other: free the least advanced until one can go on.
-            self._give_way(failed)
-            prompts = self._plan_prompts(0)
-        if prompts and not self._config.mix_decode_into_prefill:
-            return StepPlan(prompts, failed)
-        return StepPlan([PlannedRow(request, 1) for request in decoding] + prompts, failed)
+        self._gave_way.clear()
+        self._force_retraction()
+        while True:
+            decoding = self._make_room_for_decode(failed)
+            num_gave_way = len(self._gave_way)
+            prompts = self._plan_prompts(len(decoding))
+            # Whoever was preempted by a newcomer has no lease any more.
+            decoding = [r for r in decoding if r.lease is not None]
+            prompts = [row for row in prompts if row.request.lease is not None]
+            if decoding or prompts or not self._queues.active or self._has_results_due():
+                break
+            if len(self._gave_way) == num_gave_way:
+                # Prompts in part block each other: free the least advanced until one can go on.
+                self._give_way(failed)
+        if prompts and decoding and not self._config.mix_decode_into_prefill:
+            # They take turns: no stream of prompts may keep the others from decoding.
+            self._is_prompt_turn = not self._is_prompt_turn
+            if self._is_prompt_turn:
+                decoding = []
+            else:
+                prompts = []
+        return StepPlan([PlannedRow(request, 1, True) for request in decoding] + prompts, failed)
+
+    # Decoding
 
     def _make_room_for_decode(self, failed: list[tuple[Request, FinishReason]]) -> list[Request]:
         retracted = False
         while True:
-            decoding = [r for r in self._queues.active if r.is_decoding]
-            if all(self._grow(r, r.num_tokens) for r in decoding):
+            decoding = [
+                r for r in self._queues.active if r.is_decoding and r.num_new_tokens_left > 0
+            ]
+            leases = [r.kv_lease for r in decoding]
+            if self._memory.grow_many(leases, [r.num_tokens for r in decoding]):
                 break
+            if self._has_results_due():
+                return []  # what ends in the step in flight may give room without a retraction
             retracted = True
             self._give_way(failed)
         if decoding and not retracted:
-            self.forecast.step_went_well()
+            self.admission.step_went_well()
         return decoding
+
+    def _has_results_due(self) -> bool:
+        return any(r.num_ready < r.num_computed for r in self._queues.active)
 
     def _give_way(self, failed: list[tuple[Request, FinishReason]]) -> None:
         """Retract the request that loses least; fail the last one, whom nothing can help."""
@@ -114,36 +141,42 @@ class StepPlanner:
         self.release(request)
         failed.append((request, reason))
 
+    def _force_retraction(self) -> None:
+        """For tests: retract every test_retract_every steps, whether there is need or not."""
+        self._num_plans += 1
+        every = self._config.test_retract_every
+        if every and self._num_plans % every == 0 and len(self._queues.active) > 1:
+            self.retract(retraction_order(self._queues.active)[0])
+
     def retract(self, request: Request) -> None:
         """Send an active request back to the queue; its KV stays in the tree, evictable."""
         self.release(request)
         request.num_retractions += 1
-        self._queues.waiting.append(request)
-        self.forecast.retracted(self._queues.active)
+        self._queues.waiting.add(request)
+        self.admission.retracted(request, self._queues.active)
         self._counters.retractions += 1
         logger.info(
-            "retracted %s at %d output tokens, ratio %.2f",
+            "retracted %s at %d output tokens, booked share %.2f",
             request.rid,
             len(request.output_ids),
-            self.forecast.ratio,
+            self.admission.ratio,
         )
 
     def release(self, request: Request) -> None:
         """Take an active request's lease away, leaving its KV in the tree."""
-        assert request.lease is not None, request.rid
-        self._memory.close(request.lease, request.all_tokens(), request.num_computed)
+        self._memory.close(request.kv_lease, request.all_tokens(), request.num_ready)
         request.lease = None
-        request.num_computed = 0
+        request.forget_steps()
         self._queues.active.remove(request)
-
-    def _grow(self, request: Request, num_tokens: int) -> bool:
-        assert request.lease is not None, request.rid
-        return self._memory.grow(request.lease, num_tokens)
+        self._queues.waiting.left(request)
+        self._gave_way.add(request)
 
     # Prompts
 
     def _plan_prompts(self, num_decoding: int) -> list[PlannedRow]:
         budget = self._config.chunk_tokens or WHOLE_PROMPT_TOKENS
+        if num_decoding:
+            budget = min(budget, self.pace.slice_tokens)
         if self._config.mix_decode_into_prefill:
             budget = max(budget - num_decoding, self._memory.page_size)
         in_progress = [r for r in self._queues.active if not r.is_decoding]
@@ -152,9 +185,11 @@ class StepPlanner:
         for request in sorted(in_progress[1:], key=lambda r: r.num_uncomputed):
             budget -= self._plan_chunk(rows, request, budget - reserved)
         if self._queues.waiting:
-            budget -= self._admit_newcomers(rows, budget - reserved)
-        if in_progress:
-            self._plan_chunk(rows, in_progress[0], budget)
+            budget -= self._admit_newcomers(rows, in_progress, budget - reserved)
+        planned = {row.request for row in rows}
+        for request in self._queues.active:  # the oldest, and who got nothing of the shares above
+            if not request.is_decoding and request not in planned:
+                budget -= self._plan_chunk(rows, request, budget)
         return rows
 
     def _plan_chunk(self, rows: list[PlannedRow], request: Request, budget: int) -> int:
@@ -177,66 +212,91 @@ class StepPlanner:
         page = self._memory.page_size
         return max((request.num_computed + budget) // page * page - request.num_computed, 0)
 
-    def _admit_newcomers(self, rows: list[PlannedRow], budget: int) -> int:
-        used = 0
-        in_progress = [r for r in self._queues.active if not r.is_decoding]
+    def _grow(self, request: Request, num_tokens: int) -> bool:
+        return self._memory.grow(request.kv_lease, num_tokens)
+
+    # Newcomers
+
+    def _admit_newcomers(
+        self, rows: list[PlannedRow], in_progress: list[Request], budget: int
+    ) -> int:
         num_partial = len(in_progress)
-        order = ordered(self._queues.waiting, self._config.policy, self._memory, self._num_admitted)
-        admitted: set[int] = set()
-        for request in order:
-            has_slot = len(self._queues.active) < self._config.max_running_requests
-            if used >= budget or num_partial >= MAX_PROMPTS_IN_PROGRESS or not has_slot:
-                break
-            if self._follows_a_leader(request, in_progress):
+        if budget <= 0 or num_partial >= MAX_PROMPTS_IN_PROGRESS:
+            return 0
+        active, waiting = self._queues.active, self._queues.waiting
+        leaders: dict[Hashable, list[Request]] = {}
+        for leader in active:
+            if leader.num_ready < leader.prompt_length:
+                self._lead(leaders, leader)
+        used = 0
+        is_booked = False
+        candidates = waiting.candidates()
+        for request in candidates:
+            if request in self._gave_way or waiting.park_behind(request, leaders):
                 continue
-            if not self._admit(request):
-                break  # whoever stands first is not passed by for want of memory: no starvation
-            admitted.add(id(request))
-            in_progress.append(request)
+            quota_time = self.quotas.waits_until(request.message.tenant)
+            if quota_time is not None:
+                waiting.defer(request, quota_time)
+                continue
+            has_slot = len(active) < self._config.max_running_requests
+            if has_slot and not is_booked:
+                self.admission.begin_step(active)
+                is_booked = True
+            if not (has_slot and self._admit(request)) and not self._preempt_for(request):
+                break  # whoever stands first is not passed by for want of room: no starvation
             num_new = self._plan_chunk(rows, request, budget - used)
             used += num_new
             num_partial += num_new < request.num_uncomputed
-        if admitted:
-            self._queues.waiting[:] = [r for r in self._queues.waiting if id(r) not in admitted]
+            self._lead(leaders, request)
+            if used >= budget or num_partial >= MAX_PROMPTS_IN_PROGRESS:
+                break
+        candidates.close()
         return used
 
-    def _follows_a_leader(self, request: Request, in_progress: list[Request]) -> bool:
-        """Whether a prompt in progress will soon have cached much of this request's prefix."""
-        if not in_progress or not self._memory.enable_cache:
-            return False
-        namespace = request.message.namespace
-        match = self._memory.peek_prefix_length(request.all_tokens(), namespace)
-        wanted = match + SHARED_PREFIX_TOKENS
-        if wanted > request.match_limit:
-            return False
-        return any(
-            leader.num_tokens >= wanted
-            and leader.message.namespace == namespace
-            and np.array_equal(leader.tokens[:wanted], request.tokens[:wanted])
-            for leader in in_progress
-        )
+    def _lead(self, leaders: dict[Hashable, list[Request]], request: Request) -> None:
+        group = self._memory.group_of(request.kv_lease, request.all_tokens())
+        if group is not None:
+            leaders.setdefault(group, []).append(request)
 
     def _admit(self, request: Request) -> bool:
         """Give request a lease if the forecast has room for it."""
         memory = self._memory
-        lease = memory.open(request.all_tokens(), request.message.namespace, request.match_limit)
+        lease = memory.open(
+            request.all_tokens(),
+            request.message.namespace,
+            request.match_limit,
+            request.message.priority,
+        )
         if lease is None:
             return False
         # Checked with the matched prefix locked: the lock takes it out of what may be evicted.
+        prompt_tokens = request.num_tokens - lease.num_matched + memory.page_size
         room = memory.num_free_or_evictable
-        need = request.num_tokens - lease.num_matched + memory.page_size
-        need += self.forecast.charge(request)
-        active = self._queues.active
-        if active and need > room - self.forecast.booked_tokens(active):
+        if self._queues.active and not self.admission.fits(request, prompt_tokens, room):
             memory.close(lease, request.all_tokens(), lease.num_matched)
             return False
+        self.admission.admitted(request, prompt_tokens)
+        self._queues.waiting.admit(request)
         request.lease = lease
-        request.num_computed = lease.num_matched
-        active.append(request)
-        self._num_admitted += 1
+        request.num_computed = request.num_ready = lease.num_matched
+        self._queues.active.append(request)
         if request.cached_tokens is None:
             request.cached_tokens = lease.num_matched
             request.queue_seconds = self._clock() - request.message.arrival_seconds
             self._counters.prompt_tokens += request.prompt_length
             self._counters.cached_prompt_tokens += lease.num_matched
+            num_uncached = request.num_tokens - lease.num_matched
+            self.quotas.charge(request.message.tenant, num_uncached)
         return True
+
+    def _preempt_for(self, request: Request) -> bool:
+        """Retract requests of far lower priority until request is admitted; False if none is."""
+        limit = request.message.priority - self._config.preemption_threshold
+        while True:
+            victims = [r for r in self._queues.active if r.message.priority < limit]
+            if not victims:
+                return False
+            self.retract(retraction_order(victims)[0])
+            self.admission.begin_step(self._queues.active)
+            if self._admit(request):
+                return True

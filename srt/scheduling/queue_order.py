@@ -1,52 +1,148 @@
-"""Queue order: which waiting request is looked at first.
+"""Queue policies: in which order waiting requests are looked at.
 
-A pure function of the queue and the tree. lpm puts the longest cached prefix first, so that what
-is cached is used before it is evicted; every AGEING_STRIDE-th place goes to the oldest request, so
-that none starves (k-LPM). fcfs is the order of arrival.
+fcfs: by arrival. lpm: the longest cached prefix first, so that what is cached is used before it is
+evicted. lof: the longest output asked for first. shortest-prefill-first: the fewest uncached prompt
+tokens first. random. These have a key per request that only the request's own changes move, so
+their order is kept. hrrn (highest response ratio next: work done since arrival over work asked for)
+and dfs-weight (down the tree, the branch that most requests wait for first) move all the time and
+are sorted when they are read. A higher priority comes first in all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Generator
+from typing import Protocol
 
-from ..memory.kv_memory import KvMemory
+import numpy as np
+
+from ..memory.radix_node import RadixNode
+from .kept_order import KeptOrder, Key
 from .request import Request
 
-AGEING_STRIDE = 8  # every 8th place of the order goes to the oldest request
-MATCHES_PER_STEP = 256  # prefix look-ups a step may cost; older hints serve beyond that
+
+class QueueOrder(Protocol):
+    """An order over waiting requests, told of each that comes, leaves or changes."""
+
+    def add(self, request: Request) -> None: ...
+
+    def remove(self, request: Request) -> None: ...
+
+    def changed(self, request: Request) -> None: ...
+
+    def walk(self) -> Generator[Request, None, None]:
+        """Yield requests from the first on; those yielded may leave meanwhile."""
+        ...
 
 
-def ordered(
-    waiting: Sequence[Request], policy: str, memory: KvMemory, num_admitted: int
-) -> list[Request]:
-    """Return waiting in the order of policy; num_admitted (since start) places the aged ones."""
-    by_age = sorted(waiting, key=lambda request: request.message.arrival_seconds)
-    by_age.sort(key=lambda request: -request.message.priority)
-    if policy == "fcfs" or len(by_age) < 2:
-        return by_age
-    _refresh_hints(by_age, memory, num_admitted)
-    by_match = sorted(by_age, key=lambda r: (-r.message.priority, -r.match_hint))
-    return _with_ageing(by_match, by_age, num_admitted)
+def arrival_key(request: Request) -> Key:
+    """Place by priority, then arrival; unique."""
+    return (-request.message.priority, request.message.arrival_seconds, request.number)
 
 
-def _refresh_hints(by_age: Sequence[Request], memory: KvMemory, offset: int) -> None:
-    count = len(by_age)
-    for i in range(min(count, MATCHES_PER_STEP)):
-        request = by_age[(offset + i) % count] if count > MATCHES_PER_STEP else by_age[i]
-        request.match_hint = memory.peek_prefix_length(
-            request.all_tokens(), request.message.namespace
-        )
+def _lpm_key(request: Request) -> Key:
+    priority, *arrival = arrival_key(request)
+    return (priority, -request.num_cached, *arrival)
 
 
-def _with_ageing(
-    by_match: Sequence[Request], by_age: Sequence[Request], num_admitted: int
-) -> list[Request]:
-    order: list[Request] = []
-    placed: set[int] = set()
-    matches, ages = iter(by_match), iter(by_age)
-    for place in range(num_admitted, num_admitted + len(by_match)):
-        source = ages if place % AGEING_STRIDE == AGEING_STRIDE - 1 else matches
-        request = next(r for r in source if id(r) not in placed)
-        placed.add(id(request))
-        order.append(request)
-    return order
+def _lof_key(request: Request) -> Key:
+    priority, *arrival = arrival_key(request)
+    return (priority, -request.max_new_tokens, *arrival)
+
+
+def _shortest_prefill_key(request: Request) -> Key:
+    priority, *arrival = arrival_key(request)
+    return (priority, request.num_tokens - request.num_cached, *arrival)
+
+
+def _random_key(request: Request) -> Key:
+    # Drawn once per request: a new draw at each step would be no order at all.
+    return (-request.message.priority, zlib.crc32(request.rid.encode()), request.number)
+
+
+class HighestResponseRatio:
+    """hrrn in tokens: (computed since arrival + uncached) / uncached."""
+
+    def __init__(self, work_done: Callable[[], int]) -> None:
+        self._work_done = work_done
+        self._arrived_at: dict[Request, int] = {}
+
+    def add(self, request: Request) -> None:
+        self._arrived_at[request] = self._work_done()
+
+    def remove(self, request: Request) -> None:
+        del self._arrived_at[request]
+
+    def changed(self, request: Request) -> None:
+        pass
+
+    def walk(self) -> Generator[Request, None, None]:
+        requests = list(self._arrived_at)
+        waited = self._work_done() - np.fromiter(self._arrived_at.values(), float, len(requests))
+        uncached = np.array([max(one.num_tokens - one.num_cached, 1) for one in requests])
+        priority = np.array([one.message.priority for one in requests])
+        # Stable: equal ratios keep the order of arrival.
+        order = np.lexsort((-waited / uncached, -priority))
+        yield from (requests[index] for index in order)
+
+
+class DepthFirstByWeight:
+    """dfs-weight: subtrees with more waiting requests first, deeper requests before shallower."""
+
+    def __init__(self) -> None:
+        self._requests: dict[Request, None] = {}
+
+    def add(self, request: Request) -> None:
+        self._requests[request] = None
+
+    def remove(self, request: Request) -> None:
+        del self._requests[request]
+
+    def changed(self, request: Request) -> None:
+        pass
+
+    def walk(self) -> Generator[Request, None, None]:
+        by_priority: dict[int, list[Request]] = {}
+        for request in self._requests:
+            by_priority.setdefault(request.message.priority, []).append(request)
+        for priority in sorted(by_priority, reverse=True):
+            yield from _depth_first(by_priority[priority])
+
+
+def _depth_first(requests: list[Request]) -> Generator[Request, None, None]:
+    at_node: dict[RadixNode | None, list[Request]] = {}
+    weights: dict[RadixNode, int] = {}
+    children: dict[RadixNode | None, list[RadixNode]] = {}
+    root: RadixNode | None = None
+    for request in requests:
+        node = request.cached_node
+        at_node.setdefault(node, []).append(request)
+        while node is not None:
+            weights[node] = weights.get(node, 0) + 1
+            parent = node.parent
+            if parent is None:
+                root = node
+            elif weights[node] == 1:
+                children.setdefault(parent, []).append(node)
+            node = parent
+    pending: list[tuple[RadixNode | None, bool]] = [(root, False)]
+    while pending:
+        found, is_left = pending.pop()
+        if is_left:
+            yield from at_node.get(found, ())
+            continue
+        pending.append((found, True))
+        below = sorted(children.get(found, ()), key=lambda child: weights[child])
+        pending.extend((child, False) for child in below)
+
+
+POLICIES: dict[str, Callable[[Callable[[], int]], QueueOrder]] = {
+    "fcfs": lambda work_done: KeptOrder(arrival_key),
+    "lpm": lambda work_done: KeptOrder(_lpm_key),
+    "dfs-weight": lambda work_done: DepthFirstByWeight(),
+    "hrrn": HighestResponseRatio,
+    "lof": lambda work_done: KeptOrder(_lof_key),
+    "shortest-prefill-first": lambda work_done: KeptOrder(_shortest_prefill_key),
+    "random": lambda work_done: KeptOrder(_random_key),
+}
+CACHE_AWARE = frozenset({"lpm", "dfs-weight", "hrrn", "shortest-prefill-first"})

@@ -6,6 +6,7 @@ State only; the scheduler changes it. A request is at any time either waiting (n
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..memory.kv_memory import KvLease
+from ..memory.prefix_watch import PrefixWatch
+from ..memory.radix_node import RadixNode
 from ..messages import FinishReason, GenerateRequest, PositionLogprobs
 from ..sampling_params import SamplingParams
 from ..tokenization.incremental import PROMPT_TAIL_TOKENS
@@ -49,10 +52,19 @@ class Request:
     stop_checker: StopChecker | None
     tokens: npt.NDArray[np.int32]  # prompt and output; only the first num_tokens are meant
     num_tokens: int
+    # What every step reads, taken from the message once.
+    rid: str  # the id that clients, logs and aborts use
+    params: SamplingParams
+    prompt_length: int
+    max_new_tokens: int  # the edge has made the limit a number
+    stop_ids: frozenset[int]  # that end the output, min_new_tokens permitting
     output_ids: list[int] = field(default_factory=list)
     lease: KvLease | None = None
-    num_computed: int = 0  # leading tokens whose KV stands in the lease's slots
-    match_hint: int = 0  # cached prefix when last looked up, for the queue order
+    num_computed: int = 0  # leading tokens whose KV the steps launched so far compute
+    num_ready: int = 0  # of them, those of steps whose results are in
+    num_scored: int = 0  # prompt positions scored by the steps launched so far
+    number: int = field(default_factory=itertools.count().__next__)  # in order of arrival
+    watch: PrefixWatch | None = None  # on the cached prefix, while it stands in the queue's order
     cached_tokens: int | None = None  # prefix found at first admission
     queue_seconds: float | None = None
     first_token_seconds: float | None = None  # when it was drawn
@@ -64,45 +76,46 @@ class Request:
     finish: FinishReason | None = None
 
     @classmethod
-    def of(cls, message: GenerateRequest, make_stop_checker: MakeStopChecker) -> Request:
+    def of(
+        cls,
+        message: GenerateRequest,
+        make_stop_checker: MakeStopChecker,
+        eos_token_ids: frozenset[int] = frozenset(),
+    ) -> Request:
         """A waiting request for message."""
+        params = message.sampling
+        assert params.max_new_tokens is not None, message.rid
         tokens = np.asarray(message.input_ids, dtype=np.int32)
         checker = None
-        if message.sampling.needs_text_to_stop:
-            checker = make_stop_checker(
-                message.sampling, tuple(message.input_ids[-PROMPT_TAIL_TOKENS:])
-            )
-        request = cls(message, checker, tokens, len(tokens))
+        if params.needs_text_to_stop:
+            checker = make_stop_checker(params, tuple(message.input_ids[-PROMPT_TAIL_TOKENS:]))
+        stop_ids = frozenset(params.stop_token_ids)
+        request = cls(
+            message=message,
+            stop_checker=checker,
+            tokens=tokens,
+            num_tokens=len(tokens),
+            rid=message.rid,
+            params=params,
+            prompt_length=len(tokens),
+            max_new_tokens=params.max_new_tokens,
+            stop_ids=stop_ids if params.ignore_eos else stop_ids | eos_token_ids,
+        )
         if message.logprobs is not None and message.logprobs.prompt_start == 0:
             # Nothing predicts the first token; all other positions are scored by the model.
             request.prompt_logprobs.append(PositionLogprobs(None, message.input_ids[0]))
+            request.num_scored = 1
         return request
 
     @property
-    def rid(self) -> str:
-        """The id that clients, logs and aborts use."""
-        return self.message.rid
-
-    @property
-    def params(self) -> SamplingParams:
-        """How the completion is drawn."""
-        return self.message.sampling
-
-    @property
-    def prompt_length(self) -> int:
-        """Number of prompt tokens."""
-        return len(self.message.input_ids)
-
-    @property
-    def max_new_tokens(self) -> int:
-        """The limit on output tokens; the edge has made it a number."""
-        assert self.params.max_new_tokens is not None, self.rid
-        return self.params.max_new_tokens
-
-    @property
     def num_new_tokens_left(self) -> int:
-        """Output tokens it may still draw."""
-        return self.max_new_tokens - len(self.output_ids)
+        """Output tokens it may still draw, beyond one that is being drawn."""
+        return self.max_new_tokens + self.prompt_length - self.num_tokens
+
+    @property
+    def has_pending_token(self) -> bool:
+        """Whether the last of num_tokens is still being drawn."""
+        return self.num_tokens > self.prompt_length + len(self.output_ids)
 
     @property
     def num_uncomputed(self) -> int:
@@ -112,7 +125,26 @@ class Request:
     @property
     def is_decoding(self) -> bool:
         """Whether a single token is left to compute and output has begun."""
-        return self.num_uncomputed == 1 and bool(self.output_ids)
+        num_tokens = self.num_tokens
+        return num_tokens - self.num_computed == 1 and num_tokens > self.prompt_length
+
+    @property
+    def kv_lease(self) -> KvLease:
+        """The lease of an active request."""
+        assert self.lease is not None, f"request {self.rid} holds no lease"
+        return self.lease
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens of a waiting request that the cache has now, as far as they may be used."""
+        return 0 if self.watch is None else self.watch.num_matched
+
+    @property
+    def cached_node(self) -> RadixNode | None:
+        """The tree node where the cached prefix of a waiting request ends."""
+        if self.watch is None or self.watch.place is None:
+            return None
+        return self.watch.place.node
 
     @property
     def wants_prompt_logprobs(self) -> bool:
@@ -125,7 +157,7 @@ class Request:
         options = self.message.logprobs
         if options is None or options.prompt_start is None:
             return self.prompt_length
-        return options.prompt_start + len(self.prompt_logprobs)
+        return options.prompt_start + self.num_scored
 
     @property
     def match_limit(self) -> int:
@@ -139,16 +171,29 @@ class Request:
             limit = min(limit, max(self.next_logprob_position - 1, 0))
         return limit
 
-    def append(self, token_id: int) -> None:
-        """Add an output token."""
-        if self.num_tokens == len(self.tokens):
-            grown = np.empty(self.num_tokens + max(64, self.num_tokens // 2), dtype=np.int32)
-            grown[: self.num_tokens] = self.tokens
+    def reserve(self) -> None:
+        """Make place for the output token that a launched step will draw.
+
+        With one step in flight while the next is launched, two places may be open.
+        """
+        place = self.num_tokens
+        if place == len(self.tokens):
+            grown = np.empty(place + max(64, place // 2), dtype=np.int32)
+            grown[:place] = self.tokens
             self.tokens = grown
-        self.tokens[self.num_tokens] = token_id
-        self.num_tokens += 1
+        self.num_tokens = place + 1
+
+    def append(self, token_id: int) -> None:
+        """Put the output token that was drawn in its place."""
+        self.tokens[self.prompt_length + len(self.output_ids)] = token_id
         self.output_ids.append(token_id)
 
+    def forget_steps(self) -> None:
+        """Become as if no step had been launched of which the results are not in."""
+        self.num_tokens = self.prompt_length + len(self.output_ids)
+        self.num_scored = len(self.prompt_logprobs)
+        self.num_computed = self.num_ready = 0
+
     def all_tokens(self) -> npt.NDArray[np.int32]:
-        """Prompt and output as one view."""
+        """Prompt and output as one view; a pending token's place holds anything."""
         return self.tokens[: self.num_tokens]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from ..errors import ServingError
-from ..execution.forward_batch import Executor, SampledToken, StepOutput
-from ..memory.kv_memory import KvMemory
+from ..execution.forward_batch import Executor, SampledToken
+from ..memory.kv_memory import KvLease, KvMemory
 from ..messages import (
     AbortRequest,
     FinishReason,
@@ -29,11 +30,14 @@ from ..messages import (
 )
 from .batch_builder import BatchBuilder, StepInput
 from .config import SchedulerConfig
+from .limits import Deadlines
 from .outbox import Outbox
 from .planner import Queues, StepPlan, StepPlanner
 from .request import MakeStopChecker, Request
 from .step_log import StepLog
+from .step_runner import InlineRunner, StepResult, StepRunner, ThreadRunner
 from .stop_rules import finish_after
+from .waiting_queue import WaitingQueue
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +46,11 @@ CLIENT_ABORT = FinishReason(type="abort", message="aborted by the client")
 
 @dataclass(frozen=True, slots=True)
 class StepInFlight:
-    """A launched step and its results."""
+    """A launched step, the leases its rows had then, and its results to come."""
 
     step: StepInput
-    output: StepOutput
+    leases: dict[Request, KvLease]
+    result: Future[StepResult]
 
 
 @dataclass(slots=True)
@@ -67,17 +72,33 @@ class Scheduler:
     ) -> None:
         self._config = config
         self._memory = memory
-        self._executor = executor
+        self._runner: StepRunner
+        if config.overlap_depth == 0:
+            self._runner = InlineRunner(executor, clock)
+        else:
+            self._runner = ThreadRunner(executor, len(memory.table.slot_table), clock)
+        self._in_flight: StepInFlight | None = None
         self._make_stop_checker = make_stop_checker
         self._clock = clock
-        self._queues = Queues()
+        self._tokens_computed = 0
+        self._queues = Queues(
+            WaitingQueue(
+                memory,
+                config.policy,
+                clock,
+                lambda: self._tokens_computed,
+                config.max_wait_seconds,
+                config.ageing_stride,
+            )
+        )
         self._by_rid: dict[str, Request] = {}
         self._counters = SchedulerCounters()
         self._planner = StepPlanner(config, memory, self._queues, self._counters, clock)
-        self._builder = BatchBuilder(memory, config.eos_token_ids)
-        self._outbox = Outbox(config.stream_interval, clock)
+        self._builder = BatchBuilder(memory, copies_slots=config.overlap_depth > 0)
+        self._outbox = Outbox(config.stream_interval)
         self._replies: list[FlushDone | SchedulerState] = []
         self._flushes: list[_PendingFlush] = []
+        self._deadlines = Deadlines()
         self._log = StepLog(config.log_interval_steps, clock)
 
     # Receive
@@ -99,20 +120,45 @@ class Scheduler:
 
     def _receive_request(self, message: GenerateRequest) -> None:
         self._counters.requests += 1
-        request = Request.of(message, self._make_stop_checker)
+        request = Request.of(message, self._make_stop_checker, self._config.eos_token_ids)
         assert message.rid not in self._by_rid, f"request id {message.rid} is open twice"
-        limit = self._config.max_queued_requests
-        if limit is not None and len(self._queues.waiting) >= limit:
-            text = f"the queue is full: {limit} requests are waiting; try again later"
-            self._finish(
-                request,
-                FinishReason(
-                    type="abort", message=text, status_code=503, error_type="overloaded_error"
-                ),
-            )
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._finish(request, _failure(refusal, 503, "overloaded_error"))
             return
         self._by_rid[message.rid] = request
-        self._queues.waiting.append(request)
+        self._deadlines.add(request)
+        self._queues.waiting.add(request)
+
+    def _refusal(self, request: Request) -> str | None:
+        """Return why request cannot be queued now, None if it can."""
+        waiting = self._queues.waiting
+        most = self._config.max_queued_requests
+        if most is not None and len(waiting) >= most:
+            return f"the queue is full: {most} requests are waiting; try again later"
+        most = self._config.max_queued_tokens
+        if most is not None and waiting and waiting.num_tokens + request.num_tokens > most:
+            return (
+                f"the queue is full: {waiting.num_tokens} prompt tokens are waiting, at most "
+                f"{most} may; try again later"
+            )
+        return self._shed(request)
+
+    def _shed(self, request: Request) -> str | None:
+        """Refuse a request whose first token would come too late, as far as can be told."""
+        limit = self._config.shed_ttft_seconds
+        speed = self._planner.pace.tokens_per_second
+        if limit is None or speed is None or not self._queues.waiting:
+            return None
+        looked_up = self._counters.prompt_tokens
+        uncached_share = 1.0 - self._counters.cached_prompt_tokens / max(looked_up, 1)
+        ahead = (self._queues.waiting.num_tokens + request.num_tokens) * uncached_share
+        if ahead / speed <= limit:
+            return None
+        return (
+            f"a first token would take about {ahead / speed:.1f} s, more than the {limit:g} s "
+            "that this server promises; try again later"
+        )
 
     def _abort(self, rid: str | None) -> None:
         doomed = list(self._by_rid.values()) if rid is None else [self._by_rid.get(rid)]
@@ -123,16 +169,25 @@ class Scheduler:
     # Plan, launch, absorb
 
     def step(self) -> bool:
-        """Run one step, nothing overlapped; return whether there was anything to compute."""
+        """Launch one step and absorb one; return whether there was anything to compute.
+
+        With an overlap depth of 1 the step absorbed is the one launched by the call before.
+        """
         plan = self.plan()
-        if plan is None:
-            return False
-        self.absorb(self.launch(plan))
-        return True
+        launched = None if plan is None else self.launch(plan)
+        if self._config.overlap_depth == 0:
+            due = launched
+        else:
+            due, self._in_flight = self._in_flight, launched
+        if due is not None:
+            self.absorb(due)
+        return due is not None or launched is not None
 
     def plan(self) -> StepPlan | None:
         """Decide the next step; None if there is nothing to compute."""
         self._serve_flushes()
+        self._memory.release_expired_pins(self._clock())
+        self._end_expired()
         if not self._by_rid:
             return None
         while True:
@@ -142,57 +197,84 @@ class Scheduler:
                 self._end(request, reason)
             if plan.rows or not self._by_rid:
                 return plan if plan.rows else None
-            assert plan.failed, "requests are open, and none can go on"
+            if not plan.failed:
+                if self._in_flight is not None:
+                    return None  # its results will show what can go on
+                assert self._queues.waiting.has_deferred, "requests are open, and none can go on"
+                return None
 
     def launch(self, plan: StepPlan) -> StepInFlight:
-        """Compute the planned rows."""
+        """Have the planned rows computed, and count on it."""
         step = self._builder.build(plan.rows)
-        output = self._executor.execute(step.batch, step.sample_rows, step.prompt_logprob_rows)
-        return StepInFlight(step, output)
+        leases = {row.request: row.request.kv_lease for row in step.rows}
+        for row in step.rows:
+            row.request.num_computed += row.num_new
+        for request in step.sampled_requests:
+            request.reserve()
+        for request, scored in zip(step.scored_requests, step.prompt_logprob_rows, strict=True):
+            request.num_scored += len(scored.target_ids)
+        return StepInFlight(step, leases, self._runner.submit(step))
 
     def absorb(self, in_flight: StepInFlight) -> None:
-        """Take the results in: cache prompts, append tokens, end what has ended."""
-        step, output = in_flight.step, in_flight.output
+        """Take the results in: cache prompts, append tokens, end what has ended.
+
+        Who has ended or was retracted since the launch has another lease or none: the step's
+        results mean nothing to it any more.
+        """
+        step, leases = in_flight.step, in_flight.leases
+        result = in_flight.result.result()
+        output = result.output
         for request, scores in zip(step.scored_requests, output.prompt_logprobs, strict=True):
-            request.prompt_logprobs.extend(scores)
-        for row in step.rows:
-            was_decoding = row.request.is_decoding
-            row.request.num_computed += row.num_new
-            if not was_decoding:
-                self._cache_prompt(row.request)
-        for request, sampled in zip(step.sampled_requests, output.sampled, strict=True):
-            self._absorb_token(request, sampled)
+            if request.lease is leases[request]:
+                request.prompt_logprobs.extend(scores)
+        num_prompt_tokens = 0
+        prompts: list[Request] = []
         for row in step.rows:
             request = row.request
-            if request.lease is not None and request.num_uncomputed == 0:
+            self._tokens_computed += row.num_new
+            if not row.is_decode:
+                num_prompt_tokens += row.num_new
+            if request.lease is not leases[request]:
+                continue
+            request.num_ready += row.num_new
+            if not row.is_decode:
+                prompts.append(request)
+                self._cache_prompt(request)
+        now = self._clock()
+        self._planner.pace.step_took(num_prompt_tokens, result.seconds)
+        for request, sampled in zip(step.sampled_requests, output.sampled, strict=True):
+            if request.lease is leases[request]:
+                self._absorb_token(request, sampled, now)
+        for request in prompts:
+            if request.lease is leases[request] and request.num_ready == request.num_tokens:
                 self._end(request, FinishReason(type="length"))  # max_new_tokens is 0
         self._counters.steps += 1
-        self._log.step(step, self._queues, self._memory, self._planner.forecast.ratio)
-        if not self._by_rid:
+        self._log.step(step, self._queues, self._memory, self._planner.admission.ratio)
+        if not self._by_rid and self._in_flight is None:
             self._on_idle()
 
     def _cache_prompt(self, request: Request) -> None:
-        assert request.lease is not None, request.rid
-        self._memory.commit(request.lease, request.all_tokens(), request.num_computed)
+        self._memory.commit(request.kv_lease, request.all_tokens(), request.num_ready)
+        self._queues.waiting.advanced(request)
 
-    def _absorb_token(self, request: Request, sampled: SampledToken) -> None:
+    def _absorb_token(self, request: Request, sampled: SampledToken, now: float) -> None:
         if sampled.error is not None:
             self._end(request, _failure(sampled.error, 500))
             return
         request.append(sampled.token_id)
-        if request.first_token_seconds is None:
-            request.first_token_seconds = self._clock()
         self._counters.generated_tokens += 1
+        if request.first_token_seconds is None:
+            request.first_token_seconds = now
         if sampled.logprobs is not None:
             request.output_logprobs.append(sampled.logprobs)
         try:
-            reason = finish_after(request, self._config.eos_token_ids)
+            reason = finish_after(request)
         except ServingError as error:  # a stop_regex that takes too long ends its own request only
             reason = _failure(error.message, error.status_code, error.error_type)
         if reason is not None:
             self._end(request, reason)
-        else:
-            self._outbox.progress(request)
+        elif request.message.stream:
+            self._outbox.progress(request, now)
 
     # The end of a request
 
@@ -210,22 +292,37 @@ class Scheduler:
             self._counters.aborted += 1
         else:
             self._counters.finished += 1
-        self._outbox.finish(request, reason)
+            self._planner.admission.finished(request)
+        self._planner.quotas.charge(request.message.tenant, len(request.output_ids))
+        self._outbox.finish(request, reason, self._clock())
         logger.debug("%s ended: %s", request.rid, reason.type)
 
     def _on_idle(self) -> None:
-        self._planner.forecast.reset()
+        self._planner.admission.reset()
         self._log.idle()
         self._memory.check_identity()
         kv = self._memory.stats()
-        assert kv.protected == 0 and kv.held == 0, f"KV is held with no request open: {kv}"
+        pinned = self._memory.pinned_tokens
+        assert kv.protected == pinned and kv.held == 0, (
+            f"KV is held with no request open and {pinned} tokens pinned: {kv}"
+        )
+
+    def _end_expired(self) -> None:
+        for request in self._deadlines.expired(self._clock()):
+            message = request.message
+            allowed = (message.deadline_seconds or 0.0) - message.arrival_seconds
+            text = (
+                f"the request did not end within its {allowed:g} s; "
+                f"{len(request.output_ids)} tokens were generated"
+            )
+            self._end(request, _failure(text, 504, "timeout_error"))
 
     # Control
 
     def _serve_flushes(self) -> None:
         now = self._clock()
         for flush in list(self._flushes):
-            if not self._by_rid:
+            if not self._by_rid and self._in_flight is None:
                 self._memory.flush()
                 done = FlushDone(flush.call.call_id, True, "the cache is empty")
             elif now >= flush.deadline:
@@ -247,7 +344,7 @@ class Scheduler:
             kv=self._memory.stats(),
             num_running=len(self._queues.active),
             num_waiting=len(self._queues.waiting),
-            new_token_ratio=self._planner.forecast.ratio,
+            new_token_ratio=self._planner.admission.ratio,
             generated_tokens_per_second=self._log.tokens_per_second,
             counters=self._counters,
         )
@@ -257,7 +354,7 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         """Whether no request is open and no call is pending."""
-        return not self._by_rid and not self._flushes
+        return not self._by_rid and not self._flushes and self._in_flight is None
 
     @property
     def has_work(self) -> bool:

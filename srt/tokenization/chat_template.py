@@ -28,6 +28,22 @@ _LOOPS_OVER_CONTENT = re.compile(
 )
 
 
+# What a template's own faults raise while it renders.
+_FAILURES = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
+class TemplateFailed(BadRequest):
+    """The template is at fault, or not made for such messages; it did not refuse them itself."""
+
+
 class ChatTemplate:
     """A compiled template; rendering is safe from several threads at once."""
 
@@ -47,6 +63,8 @@ class ChatTemplate:
             raise ModelLoadError(
                 f"the chat template does not compile: {error.message} (line {error.lineno})"
             ) from None
+        except RecursionError:
+            raise ModelLoadError("the chat template is nested too deeply") from None
 
     def render(
         self,
@@ -76,12 +94,12 @@ class ChatTemplate:
         }
         try:
             prompt = self._template.render(variables)
-        except jinja2.TemplateError as error:
+        except _Refusal as error:
             raise BadRequest(
                 f"the chat template refuses the messages: {error}", param="messages"
             ) from None
-        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
-            raise BadRequest(
+        except _FAILURES as error:
+            raise TemplateFailed(
                 f"the chat template fails on the messages: {type(error).__name__}: {error}",
                 param="messages",
             ) from None
@@ -209,8 +227,12 @@ def _to_json(
     )
 
 
+class _Refusal(jinja2.TemplateError):
+    """raise_exception was called."""
+
+
 def _raise_exception(message: object) -> NoReturn:
-    raise jinja2.TemplateError(str(message))
+    raise _Refusal(str(message))
 
 
 def _strftime_now(pattern: str) -> str:

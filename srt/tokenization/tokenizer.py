@@ -30,6 +30,7 @@ from .token_bytes import (
 # NFC writes a character in at most three times fewer bytes: U+1FEF (3 bytes) becomes U+0060 (1
 # byte).
 NFC_SHRINK = 3
+_ID_LIMIT = 1 << 32  # the backend's ids are of 32 bits, without sign
 # What text added before, or a space replaced, cannot hide: the number of bytes never falls.
 _GROWING_NORMALIZERS = frozenset({"Prepend"})
 
@@ -43,15 +44,20 @@ class Tokenizer:
         backend.no_truncation()
         self.backend = backend
         self.chat_template = chat_template
-        self.special_tokens = _named_tokens(config)
+        self.special_tokens = special_token_texts(config)
         _add_missing_tokens(backend, config, self.special_tokens)
         self.bos_token_id = self._named_id("bos_token")
         self.eos_token_id = self._named_id("eos_token")
         self._added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in self._added.items() if token.special)
-        self.vocab_size = _max_id(backend, self._added) + 1
         self.kind, self.strips_leading_space = vocabulary_kind(backend)
         self._bytes: dict[int, bytes] = {}
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id; ids below it may be missing."""
+        base = max(self.backend.get_vocab(with_added_tokens=False).values(), default=-1)
+        return max(base, max(self._added, default=-1)) + 1
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -70,9 +76,7 @@ class Tokenizer:
             backend = Backend.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise ModelLoadError(f"{path} cannot be read: {error}") from None
-        config = _read_json(folder / "tokenizer_config.json")
-        if "added_tokens_decoder" not in config:
-            config |= _read_json(folder / "special_tokens_map.json")
+        config = read_settings(folder)
         return cls(backend, config, _find_chat_template(folder, config))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -164,7 +168,7 @@ class Tokenizer:
         return max(1, longest) * factor, bytes(sorted(droppable))
 
     def _compute_bytes(self, token_id: int) -> bytes:
-        if not 0 <= token_id < self.vocab_size:
+        if not 0 <= token_id < _ID_LIMIT:
             return b""
         text = self.backend.id_to_token(token_id)
         if text is None:
@@ -180,6 +184,14 @@ class Tokenizer:
     def _named_id(self, name: str) -> int | None:
         text = self.special_tokens.get(name)
         return None if text is None else self.backend.token_to_id(text)
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings beside tokenizer.json. Raises ModelLoadError for an unreadable file."""
+    config = _read_json(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" not in config:
+        config |= _read_json(folder / "special_tokens_map.json")
+    return config
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -205,7 +217,7 @@ def _find_chat_template(folder: Path, config: dict[str, Any]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _named_tokens(config: dict[str, Any]) -> dict[str, str]:
+def special_token_texts(config: dict[str, Any]) -> dict[str, str]:
     """bos_token, eos_token, ... as strings: those the config sets."""
     names = (
         "bos_token",
@@ -253,11 +265,6 @@ def _added_token(fields: dict[str, Any], special: bool) -> AddedToken:
         normalized=bool(fields.get("normalized", not special)),
         special=special,
     )
-
-
-def _max_id(backend: Backend, added: dict[int, AddedToken]) -> int:
-    base = max(backend.get_vocab(with_added_tokens=False).values(), default=-1)
-    return max(base, max(added, default=-1))
 
 
 def _shrink_factor(steps: list[dict[str, Any]]) -> int | None:

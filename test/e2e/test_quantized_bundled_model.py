@@ -86,7 +86,8 @@ def passage_logprobs(form: str) -> torch.Tensor:
 # weights that bfloat16 was made from, so only 8-bit activations in blocks of 32 differ. w8a8 has
 # one scale for a whole row of activations, in which few channels are large: most of its loss.
 @pytest.mark.parametrize(
-    ("form", "most_ratio", "most_rms"), [("gguf", 1.015, 0.11), ("w8a8", 1.08, 0.40)]
+    ("form", "most_ratio", "most_rms"),
+    [("gguf", 1.015, 0.11), ("w8a8", 1.08, 0.40), ("w8a16", 1.01, 0.14)],
 )
 def test_perplexity_stays_near_that_of_bfloat16(
     form: str, most_ratio: float, most_rms: float
@@ -97,7 +98,7 @@ def test_perplexity_stays_near_that_of_bfloat16(
     assert float(moved.square().mean().sqrt()) < most_rms
 
 
-@pytest.mark.parametrize(("form", "least"), [("gguf", 0.95), ("w8a8", 0.80)])
+@pytest.mark.parametrize(("form", "least"), [("gguf", 0.95), ("w8a8", 0.80), ("w8a16", 0.90)])
 def test_the_likeliest_token_is_mostly_that_of_float32(form: str, least: float) -> None:
     # Where two tokens are about equally likely either answer is right; bfloat16 gives 98 %.
     same = passage_logits(form).argmax(-1) == passage_logits("float32").argmax(-1)
@@ -108,7 +109,7 @@ def test_the_likeliest_token_is_mostly_that_of_float32(form: str, least: float) 
 # bfloat16 rounds inputs by 0.2 % and is 0.7 % off; blocks of 32 round them by 0.55 % (see
 # test_quantized_weights), so they are about three times as far. Rows of w8a8 have channels tens of
 # times larger than the rest, which is then rounded as much more coarsely: 10 % are measured.
-@pytest.mark.parametrize(("form", "tolerance"), [("gguf", 0.04), ("w8a8", 0.14)])
+@pytest.mark.parametrize(("form", "tolerance"), [("gguf", 0.04), ("w8a8", 0.14), ("w8a16", 0.05)])
 def test_logits_are_near_those_of_the_dequantised_float32_model(
     form: str, tolerance: float
 ) -> None:
@@ -119,7 +120,7 @@ def test_logits_are_near_those_of_the_dequantised_float32_model(
     assert float(error) < tolerance
 
 
-@pytest.mark.parametrize("form", ["gguf", "w8a8"])
+@pytest.mark.parametrize("form", ["gguf", "w8a8", "w8a16"])
 def test_one_thread_and_two_give_the_same_bits(form: str) -> None:
     assert torch.equal(passage_logits(form, threads=1), passage_logits(form, threads=2))
 

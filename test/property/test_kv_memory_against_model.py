@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 import pytest
 from support.prefix_model import PrefixModel
 
+from runtime.srt.errors import Overloaded
 from runtime.srt.memory.kv_memory import KvLease, KvMemory
+from runtime.srt.memory.memory_checks import check_memory
 
 NUM_OPERATIONS = 4_000
 NUM_ROWS = 6
@@ -48,11 +50,14 @@ class MemoryRig:
         self.pool: list[object] = [None] * self.memory.num_pool_slots
         self.model = PrefixModel(page_size)
         self.running: list[RunningRequest] = []
-        self.num_evictions = 0
+        self.pins: list[tuple[float, list[int], str | None]] = []
+        self.now = 0.0
+        self.num_evictions = self.num_pins = self.num_refused_pins = 0
 
     def step(self) -> None:
         operations = [self.open, self.grow_one, self.decode, self.commit, self.close, self.flush]
-        self.random.choices(operations, [5, 4, 5, 4, 3, 0.3])[0]()
+        operations += [self.pin, self.let_time_pass]
+        self.random.choices(operations, [5, 4, 5, 4, 3, 0.3, 1.5, 0.5])[0]()
         self.compare()
 
     def open(self) -> None:
@@ -118,11 +123,43 @@ class MemoryRig:
         assert self.memory.flush() == (not self.running)
         if not self.running:
             self.model.pages.clear()
+            self.pins.clear()
+
+    def pin(self) -> None:
+        if not self.running:
+            return
+        request = self.random.choice(self.running)
+        tokens, namespace = request.tokens, request.namespace
+        tokens = tokens[: self.model.match(tokens, namespace)]
+        expiry = self.now + self.random.random() * 10
+        others = {p for _, pinned, name in self.pins for p in self.model.prefixes(pinned, name)}
+        wanted = others | set(self.model.prefixes(tokens, namespace))
+        if len(wanted) * self.page_size > self.memory.total_tokens // 4:
+            with pytest.raises(Overloaded, match=f"{len(others) * self.page_size} of at most"):
+                self.memory.pin(tokens, namespace, expiry)
+            self.num_refused_pins += 1
+            return
+        assert self.memory.pin(tokens, namespace, expiry).num_tokens == len(tokens)
+        self.model.lock(tokens, namespace)
+        self.pins.append((expiry, tokens, namespace))
+        self.num_pins += 1
+
+    def let_time_pass(self) -> None:
+        self.now += self.random.random() * 5
+
+        self.memory.release_expired_pins(self.now)
+
+        for expiry, tokens, namespace in sorted(self.pins, key=lambda pin: pin[0]):
+            if expiry <= self.now:
+                self.model.unlock(tokens, namespace)
+        self.pins = [pin for pin in self.pins if pin[0] > self.now]
 
     def compare(self) -> None:
-        self.memory.check_invariants()
+        check_memory(self.memory)
         assert self.memory.protected_tokens == self.model.tokens_locked()
         assert self.memory.evictable_tokens == self.model.tokens_unlocked()
+        pinned = {p for _, tokens, name in self.pins for p in self.model.prefixes(tokens, name)}
+        assert self.memory.pinned_tokens == len(pinned) * self.page_size
         assert self.memory.free_rows == NUM_ROWS - len(self.running)
         for request in self.running:
             assert request.lease.num_tree_owned == len(request.owned)
@@ -175,7 +212,7 @@ def test_rows_always_point_to_the_kv_of_their_own_tokens(page_size: int, seed: i
     for _ in range(NUM_OPERATIONS):
         rig.step()
 
-    assert rig.num_evictions > 50
+    assert rig.num_evictions > 50 and rig.num_pins > 50 and rig.num_refused_pins > 5
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4])

@@ -9,28 +9,31 @@ import pytest
 from numpy.typing import NDArray
 from support.prefix_model import PrefixModel
 
+from runtime.srt.memory import path_walk
+from runtime.srt.memory.eviction_order import EVICTION_POLICIES
 from runtime.srt.memory.radix_node import RadixNode
 from runtime.srt.memory.radix_tree import PrefixMatch, RadixTree
+from runtime.srt.memory.tree_checks import check_tree
 
-NUM_OPERATIONS = 10_000
+NUM_OPERATIONS = 3_000
 NAMESPACES = [None, "", "tenant"]
 
 
 class TreePair:
     """Tree and model under the same operations, compared after each."""
 
-    def __init__(self, page_size: int, seed: int) -> None:
+    def __init__(self, page_size: int, seed: int, policy: str) -> None:
         self.random = random.Random(seed)
         self.page_size = page_size
         self.freed: list[int] = []
-        self.tree = RadixTree(page_size, self._take_back)
-        self.model = PrefixModel(page_size)
+        self.tree = RadixTree(page_size, self._take_back, policy)
+        self.model = PrefixModel(page_size, policy)
         self.locks: list[tuple[RadixNode, list[int], str | None]] = []
         self.num_slots_given = 0
 
     def step(self) -> None:
         operations = [self.match, self.peek, self.insert, self.lock, self.unlock, self.evict]
-        weights = [4, 2, 6, 3, 3, 2]
+        weights = [6, 2, 6, 3, 3, 2]
         self.random.choices(operations, weights)[0]()
         if self.random.random() < 0.003:
             self.flush()
@@ -44,6 +47,9 @@ class TreePair:
         assert match.num_tokens == self.model.match(tokens, namespace)
         found = self.model.slots(tokens[: match.num_tokens], namespace)
         assert match.slots().tolist() == found
+        if self.random.random() < 0.5:
+            self.tree.count_hit(match.node)
+            self.model.count_hit(tokens[: match.num_tokens], namespace)
         return match
 
     def peek(self) -> None:
@@ -59,9 +65,12 @@ class TreePair:
         slots = list(range(self.num_slots_given, self.num_slots_given + len(tokens)))
         self.num_slots_given += len(tokens)
 
-        result = self.tree.insert(_array(tokens), _array(slots), namespace)
+        priority = self.random.randrange(-1, 2)
 
-        assert result.num_already_cached == self.model.insert(tokens, slots, namespace)
+        result = self.tree.insert(_array(tokens), _array(slots), namespace, priority)
+
+        expected = self.model.insert(tokens, slots, namespace, priority)
+        assert result.num_already_cached == expected
 
     def lock(self) -> None:
         if len(self.locks) >= 6:
@@ -101,7 +110,7 @@ class TreePair:
         assert set(self.freed) == self.model.evict(self.model.tokens_unlocked())
 
     def compare(self) -> None:
-        self.tree.check_invariants()
+        check_tree(self.tree)
         assert self.tree.protected_tokens == self.model.tokens_locked()
         assert self.tree.evictable_tokens == self.model.tokens_unlocked()
         for node, tokens, namespace in self.locks:
@@ -121,10 +130,14 @@ class TreePair:
         self.freed.extend(slots.tolist())
 
 
+@pytest.mark.parametrize("skip_nodes", [2])
 @pytest.mark.parametrize("page_size", [1, 2, 4])
-@pytest.mark.parametrize("seed", [1, 2])
-def test_tree_equals_a_dictionary_of_prefixes(page_size: int, seed: int) -> None:
-    pair = TreePair(page_size, seed)
+@pytest.mark.parametrize("policy", EVICTION_POLICIES)
+def test_tree_equals_a_dictionary_of_prefixes(
+    page_size: int, policy: str, skip_nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_walk, "SKIP_NODES", skip_nodes)
+    pair = TreePair(page_size, page_size + skip_nodes, policy)
 
     for _ in range(NUM_OPERATIONS):
         pair.step()

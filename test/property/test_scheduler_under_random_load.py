@@ -14,6 +14,8 @@ from support.scheduler_rig import SchedulerRig
 
 from runtime.srt.messages import AbortRequest, FlushCache
 from runtime.srt.sampling_params import LogprobOptions
+from runtime.srt.scheduling.admission import RULES
+from runtime.srt.scheduling.queue_order import POLICIES
 
 VOCABULARY = 3  # small, so that prefixes collide
 
@@ -28,7 +30,13 @@ def _random_rig(rng: random.Random) -> SchedulerRig:
         context_length=44,
         max_running_requests=rng.choice([1, 2, 5, 9]),
         chunk_tokens=rng.choice([None, 4, 8, 16]),
-        policy=rng.choice(["lpm", "fcfs"]),
+        policy=rng.choice(["lpm", "lpm", *POLICIES]),
+        admission=rng.choice(sorted(RULES)),
+        max_wait_seconds=rng.choice([None, 0.05]),
+        max_prefill_slice_ms=rng.choice([None, 1.0]),
+        preemption_threshold=rng.choice([0, 10]),
+        overlap_depth=rng.choice([0, 1]),
+        test_retract_every=rng.choice([0, 0, 2, 5]),
         conservativeness=rng.choice([0.01, 0.3, 1.0]),
         mix_decode_into_prefill=rng.random() < 0.7,
         max_queued_requests=rng.choice([None, None, 6]),
@@ -49,18 +57,19 @@ def _submit(rig: SchedulerRig, rng: random.Random, number: int) -> tuple[str, di
         stream=rng.random() < 0.7,
         namespace=rng.choice([None, None, "a"]),
         ignore_eos=rng.random() < 0.2,
+        priority=rng.choice([0, 0, 0, 1, 20]),
     )
     return rid, {"prompt": prompt, "max_new": max_new, "start": start}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(120))
 def test_every_request_ends_once_with_the_models_tokens(seed: int) -> None:
     rng = random.Random(seed)
     rig = _random_rig(rng)
     asked: dict[str, dict[str, object]] = {}
     aborted: set[str] = set()
 
-    for number in range(60):
+    for number in range(120):
         rid, facts = _submit(rig, rng, number)
         asked[rid] = facts
         for _ in range(rng.choice([0, 0, 1, 3])):

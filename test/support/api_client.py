@@ -127,13 +127,21 @@ class ApiClient:
 
     def kv(self) -> dict[str, int]:
         """Return /kv_stats."""
-        stats: dict[str, int] = self.get("/kv_stats").json()
+        stats: dict[str, int] = self._asked("/kv_stats")
         return stats
 
     def scheduler_state(self) -> dict[str, Any]:
         """Return the scheduler's part of /server_info."""
-        state: dict[str, Any] = self.get("/server_info").json()["internal_states"][0]
+        state: dict[str, Any] = self._asked("/server_info")["internal_states"][0]
         return state
+
+    def _asked(self, path: str) -> Any:
+        """Return the JSON answer to a GET, asking again while the scheduler is too busy for one."""
+        deadline = time.monotonic() + IDLE_TIMEOUT_SECONDS
+        while (response := self.get(path)).status_code == 503:
+            assert time.monotonic() < deadline, response.text
+        assert response.status_code == 200, (response.status_code, response.text[:500])
+        return response.json()
 
     def num_open(self) -> int:
         """Return how many requests the scheduler computes or has waiting."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from runtime.kernels.cpu.abi_types import TensorId, WeightFormat
+from runtime.kernels.cpu.abi_types import DType, TensorId, WeightFormat
 from runtime.kernels.cpu.library import CpuModel, CpuModelConfig, StepInput
 
+TORCH_DTYPES = {DType.BF16: torch.bfloat16, DType.F32: torch.float32}
 LAYER_MATRICES = (
     TensorId.Q,
     TensorId.K,
@@ -26,7 +27,10 @@ LAYER_MATRICES = (
 
 
 def tiny_config(**changes: object) -> CpuModelConfig:
-    """A model small enough for a float64 reference, with no round sizes."""
+    """A model small enough for a float64 reference, with no round sizes.
+
+    compute_dtype may be torch's.
+    """
     fields: dict[str, object] = {
         "num_layers": 2,
         "hidden_size": 80,
@@ -40,6 +44,9 @@ def tiny_config(**changes: object) -> CpuModelConfig:
         "tied_embeddings": True,
     }
     fields.update(changes)
+    names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+    if fields.get("compute_dtype") in names:
+        fields["compute_dtype"] = names[fields["compute_dtype"]]  # type: ignore[index]
     return CpuModelConfig(**fields)  # type: ignore[arg-type]
 
 
@@ -75,7 +82,7 @@ def random_model(
 
     def matrix(rows: int, cols: int) -> torch.Tensor:
         values: torch.Tensor = torch.randn(rows, cols, generator=generator) / cols**0.5
-        return values.to(c.compute_dtype)
+        return values.to(TORCH_DTYPES[c.compute_dtype])
 
     def vector(size: int, mean: float) -> torch.Tensor:
         return mean + 0.1 * torch.randn(size, generator=generator)
@@ -184,8 +191,8 @@ class Server:
         c = self.engine.config
         shape = (c.num_layers, self.num_slots, c.num_kv_heads, c.head_dim)
         # NaN everywhere: what was never written must never matter.
-        self.k = torch.full(shape, float("nan"), dtype=c.compute_dtype)
-        self.v = torch.full(shape, float("nan"), dtype=c.compute_dtype)
+        self.k = torch.full(shape, float("nan"), dtype=TORCH_DTYPES[c.compute_dtype])
+        self.v = torch.full(shape, float("nan"), dtype=TORCH_DTYPES[c.compute_dtype])
         self.table = torch.zeros(self.max_rows, self.max_len, dtype=torch.int32)
         self._next = 1
 

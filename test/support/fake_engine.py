@@ -60,7 +60,8 @@ class FakeEngine:
     """Answers like a scheduler and a detokenizer, one token per turn of the event loop.
 
     output gives a request's tokens (default: "abcdef..." up to max_new_tokens), finish its reason.
-    While hold is True nothing is generated. received has every message sent to the scheduler.
+    While hold is True nothing is generated. With answers_queries False it is silent about its
+    state, as one that is stopped. received has every message sent to the scheduler.
     """
 
     def __init__(self) -> None:
@@ -69,6 +70,7 @@ class FakeEngine:
         self.finish: Callable[[GenerateRequest], FinishReason] = _stop_or_length
         self.hold = False
         self.flush_succeeds = True
+        self.answers_queries = True
         self.cached_tokens = 0
         self.client: EngineClient | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -86,6 +88,8 @@ class FakeEngine:
                 text = "flushed" if self.flush_succeeds else "requests are running"
                 self._reply(FlushDone(message.call_id, self.flush_succeeds, text))
             case StateQuery():
+                if not self.answers_queries:
+                    return
                 self._reply(self._state(message.call_id))
             case _:
                 raise AssertionError(f"unexpected {message}")

@@ -8,7 +8,7 @@ it is also checked directly.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -48,6 +48,7 @@ class FakeExecutor:
         self.tokens = np.full(num_slots, -1, dtype=np.int64)
         self.positions = np.full(num_slots, -1, dtype=np.int64)
         self.step_tokens: list[int] = []
+        self.on_step: Callable[[int], None] = lambda num_tokens: None
         self.fail_on_token: int | None = None
 
     def execute(
@@ -57,11 +58,12 @@ class FakeExecutor:
         prompt_logprob_rows: list[PromptLogprobRow],
     ) -> StepOutput:
         self.step_tokens.append(batch.num_tokens)
-        slots = batch.out_slots.numpy()
+        self.on_step(batch.num_tokens)
+        slots = batch.out_slots
         assert len(set(slots.tolist())) == len(slots), "two tokens share a slot"
         assert (slots > 0).all(), "a token goes to the dummy slot"
-        self.tokens[slots] = batch.input_ids.numpy()
-        self.positions[slots] = batch.positions.numpy()
+        self.tokens[slots] = batch.input_ids
+        self.positions[slots] = batch.positions
         contexts = [self._context(batch, row) for row in range(batch.num_rows)]
         sampled = [self._sample(contexts[row.batch_row], row) for row in sample_rows]
         scores = [self._scores(batch, contexts[r.batch_row], r) for r in prompt_logprob_rows]
@@ -69,7 +71,7 @@ class FakeExecutor:
 
     def _context(self, batch: ForwardBatch, row: int) -> list[int]:
         length = int(batch.kv_lens[row])
-        slots = batch.slot_table[int(batch.table_rows[row]), :length].numpy()
+        slots = batch.slot_table[int(batch.table_rows[row]), :length]
         assert (self.positions[slots] == np.arange(length)).all(), "a slot holds another position"
         return list(self.tokens[slots].tolist())
 

@@ -6,9 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from runtime.kernels.cpu.library import StepInput
+from runtime.srt.attention.tensor_batch import TensorBatch
 from runtime.srt.execution.forward_batch import ForwardBatch, SampleRow
 from runtime.srt.execution.native_executor import NativeExecutor
 from runtime.srt.execution.selection import LoadedExecutor, load_executor
@@ -38,8 +40,8 @@ class ModelRig:
         self.executor: LoadedExecutor = load_executor(
             folder, self.config, ServerArgs(max_total_tokens=num_slots, **args)
         )
-        order = torch.randperm(num_slots, generator=torch.Generator().manual_seed(0))
-        self.slot_table = (1 + order).view(num_sequences, max_tokens).to(torch.int32)
+        order = np.random.default_rng(0).permutation(num_slots).astype(np.int32)
+        self.slot_table = (1 + order).reshape(num_sequences, max_tokens)
         self.num_cached = [0] * num_sequences
 
     def batch(self, rows: dict[int, list[int]]) -> ForwardBatch:
@@ -59,12 +61,12 @@ class ModelRig:
             kv_lens.append(end)
             self.num_cached[sequence] = end
         return ForwardBatch(
-            input_ids=torch.tensor(input_ids, dtype=torch.int64),
-            positions=torch.tensor(positions, dtype=torch.int64),
-            out_slots=torch.tensor(out_slots, dtype=torch.int64),
-            cu_query_lens=torch.tensor(cu_query_lens, dtype=torch.int32),
-            kv_lens=torch.tensor(kv_lens, dtype=torch.int32),
-            table_rows=torch.tensor(list(rows), dtype=torch.int64),
+            input_ids=np.array(input_ids, dtype=np.int64),
+            positions=np.array(positions, dtype=np.int64),
+            out_slots=np.array(out_slots, dtype=np.int64),
+            cu_query_lens=np.array(cu_query_lens, dtype=np.int32),
+            kv_lens=np.array(kv_lens, dtype=np.int32),
+            table_rows=np.array(list(rows), dtype=np.int64),
             slot_table=self.slot_table,
         )
 
@@ -99,5 +101,6 @@ class ModelRig:
             executor.model.step(StepInput(**fields), k, v, every, logits=logits)
             return logits
         assert isinstance(executor, TorchExecutor)
-        hidden = executor.model.forward(self.batch(rows), executor.kv_pool, executor.attention)
+        tensors = TensorBatch.of(self.batch(rows), torch.device("cpu"))
+        hidden = executor.model.forward(tensors, executor.kv_pool, executor.attention)
         return executor.model.compute_logits(hidden)

@@ -80,6 +80,8 @@ class SchedulerRig:
         )
         self.executor = FakeExecutor(total_tokens + page_size, vocab_size)
         self.now = 0.0
+        self.seconds_per_token = 0.0  # that a step takes
+        self.executor.on_step = self._pass_time
         self.scheduler = Scheduler(
             SchedulerConfig(**config),
             self.memory,
@@ -99,6 +101,8 @@ class SchedulerRig:
         stream: bool = True,
         namespace: str | None = None,
         priority: int = 0,
+        tenant: str | None = None,
+        timeout_seconds: float | None = None,
         **sampling: Any,
     ) -> None:
         sampling.setdefault("max_new_tokens", 4)
@@ -115,9 +119,14 @@ class SchedulerRig:
                 namespace=namespace,
                 priority=priority,
                 arrival_seconds=self.now,
+                tenant=tenant,
+                deadline_seconds=None if timeout_seconds is None else self.now + timeout_seconds,
             )
         )
         self._collect()
+
+    def _pass_time(self, num_tokens: int) -> None:
+        self.now += num_tokens * self.seconds_per_token
 
     def step(self) -> bool:
         ran = self.scheduler.step()

@@ -87,9 +87,10 @@ def k_quant_blocks(
     values, size = gguf.GGML_QUANT_SIZES[kind]
     shape = (num_rows, num_cols // values, size)
     blocks = generator.integers(0, 256, shape, dtype=np.uint8)
-    if kind == gguf.GGMLQuantizationType.Q4_K:
-        # value = d * scale * q - dmin * min, with scale and min in 0..63 and q in 0..15
-        blocks[..., 0:2] = _f16_bytes(0.00024)
+    if kind in (gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q5_K):
+        # value = d * scale * q - dmin * min, with scale and min in 0..63 and q in 0..15 or 0..31
+        five_bits = kind == gguf.GGMLQuantizationType.Q5_K
+        blocks[..., 0:2] = _f16_bytes(0.00012 if five_bits else 0.00024)
         blocks[..., 2:4] = _f16_bytes(0.0018)
     else:
         assert kind == gguf.GGMLQuantizationType.Q6_K, kind

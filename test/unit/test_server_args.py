@@ -20,6 +20,7 @@ FIELDS = {one.name: one for one in dataclasses.fields(ServerArgs)}
 
 # Properties of ServerArgs, and the fields that reading one of them uses.
 PROPERTIES_THAT_READ = {
+    "tenants": ["tenants_file"],
     "model_name": ("served_model_name", "model_path"),
     "model_overrides": ("json_model_override_args",),
     "preferred_sampling": ("preferred_sampling_params",),
@@ -35,15 +36,22 @@ BAD_VALUES = [
     ({"page_size": 0}, "--page-size is 0; it must be at least 1"),
     ({"max_running_requests": -1}, "--max-running-requests is -1; it must be at least 1"),
     ({"max_queued_requests": -1}, "--max-queued-requests is -1; it must be at least 0"),
-    ({"context_length": 0}, "--context-length is 0; it must be at least 1"),
+    ({"context_length": 1}, "--context-length is 1; it must be at least 16"),
+    ({"context_length": 2**40}, "--context-length is 1099511627776; it must be from 16 to 2147483"),
+    ({"max_running_requests": 10**6}, "--max-running-requests is 1000000; it must be from 1 to 65"),
     ({"threads": 0}, "--threads is 0; it must be at least 1"),
+    ({"threads": 100_000}, "--threads is 100000; it must be from 1 to 256"),
+    ({"random_seed": 2**64}, "--random-seed is 18446744073709551616; it must be from"),
+    ({"max_total_tokens": 10**5000}, "--max-total-tokens is too large; it must be from 1 to"),
+    ({"served_model_name": "a\udcff"}, "--served-model-name is 'a\\udcff'; it must be valid UTF-8"),
+    ({"host": "a\0b"}, "--host is 'a\\x00b'; it must be valid UTF-8 without NUL"),
     ({"stream_interval": 0}, "--stream-interval is 0; it must be at least 1"),
     ({"drain_timeout_seconds": -1.0}, "--drain-timeout-seconds is -1.0; it must be at least 0"),
     ({"chunked_prefill_size": 0}, "--chunked-prefill-size is 0"),
     ({"chunked_prefill_size": 100, "page_size": 16}, "multiple of --page-size 16"),
-    ({"schedule_conservativeness": 0.0}, "--schedule-conservativeness"),
+    ({"schedule_conservativeness": 0.0}, "--schedule-conservativeness is 0.0; it must be above 0"),
     ({"device": "cuda"}, "--device is 'cuda', and GPU support is not built yet; choose from auto"),
-    ({"quantization": "int3"}, "--quantization is 'int3'; choose from none, gguf, w8a8"),
+    ({"quantization": "int3"}, "--quantization is 'int3'; choose from none, gguf, w8a8, w8a16"),
     (
         {"quantization": "gguf", "dtype": "float32"},
         "--quantization is gguf, which computes in bfloat16, and --dtype is float32",
@@ -52,7 +60,8 @@ BAD_VALUES = [
         {"quantization": "w8a8", "attention_backend": "torch_reference"},
         "--quantization is w8a8, which only cpu_native computes, and --attention-backend is",
     ),
-    ({"watchdog_timeout": 0.0}, "--watchdog-timeout"),
+    ({"watchdog_timeout": 0.0}, "--watchdog-timeout is 0.0; it must be above 0"),
+    ({"json_model_override_args": "[" * 100_000}, "--json-model-override-args is not JSON"),
     ({"json_model_override_args": "{"}, "--json-model-override-args is not JSON"),
     ({"json_model_override_args": "[]"}, "--json-model-override-args must be a JSON object"),
     ({"preferred_sampling_params": "3"}, "--preferred-sampling-params must be a JSON object"),
@@ -64,7 +73,7 @@ BAD_VALUES = [
 @pytest.mark.parametrize("name", sorted(FIELDS))
 def test_every_field_can_be_set_on_the_command_line(name: str, tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
-    template.write_text("{{ messages }}")
+    template.write_text('{"tenants": []}')  # a template as well as a tenants file
     value = _another_value(name, template)
     option = "--" + name.replace("_", "-")
     if isinstance(value, bool):
@@ -93,6 +102,26 @@ def test_a_bad_value_is_refused_with_flag_value_and_limit(
     assert message in raised.value.message
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize(
+    "name", sorted(name for name, one in FIELDS.items() if str(one.type).startswith("float"))
+)
+def test_a_number_that_is_not_finite_is_told_as_it_is(name: str, value: str) -> None:
+    option = "--" + name.replace("_", "-")
+
+    with pytest.raises(ConfigError, match=f"{option} is {float(value)}; it must be "):
+        ServerArgs(**{name: float(value)})
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, one in FIELDS.items() if str(one.type).startswith("int"))
+)
+@pytest.mark.parametrize("value", [-(10**30), 10**30])
+def test_every_count_has_limits(name: str, value: int) -> None:
+    with pytest.raises(ConfigError, match="--" + name.replace("_", "-") + " is"):
+        ServerArgs(**{name: value})
+
+
 @pytest.mark.parametrize(
     ("command_line", "message"),
     [
@@ -102,14 +131,16 @@ def test_a_bad_value_is_refused_with_flag_value_and_limit(
         ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
     ],
 )
-def test_a_bad_command_line_ends_with_status_2_and_says_why(
+def test_a_bad_command_line_ends_with_status_2_and_one_line_that_says_why(
     command_line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         from_command_line(shlex.split(command_line))
 
     assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
 
 
 def test_help_tells_meaning_and_default_of_every_flag() -> None:
@@ -151,6 +182,9 @@ def _another_value(name: str, template: Path) -> Any:
     one = FIELDS[name]
     special = {
         "chat_template": str(template),
+        "tenants_file": str(template),
+        "target_retraction_rate": 0.5,
+        "overlap_depth": 1,
         "json_model_override_args": '{"rope_theta": 1.0}',
         "preferred_sampling_params": '{"temperature": 0.5}',
         "mem_fraction_static": 0.25,

@@ -192,7 +192,7 @@ def test_streamed_logprobs_belong_to_their_tokens(server: FakeServer) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ({"messages": [{"content": "x"}]}, "messages.0.role"),
         ({"temperature": -1}, "temperature"),
-        ({"max_tokens": CONTEXT_LENGTH}, "prompt"),
+        ({"max_tokens": CONTEXT_LENGTH}, "max_tokens"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
         ({"logprobs": 1}, "logprobs"),

@@ -218,6 +218,24 @@ def test_the_first_token_of_an_unstreamed_request_is_timed_where_it_was_drawn(
     assert sums["runtime:e2e_request_latency_seconds_sum"] >= 50
 
 
+@pytest.mark.parametrize("path", ["/kv_stats", "/server_info", "/get_server_info", "/metrics"])
+def test_a_scheduler_that_does_not_answer_holds_no_route_up(server: FakeServer, path: str) -> None:
+    server.engine.answers_queries = False
+
+    started = time.monotonic()
+    reply = server.get(path)
+
+    assert time.monotonic() - started < 2
+    if path == "/metrics":
+        assert reply.status_code == 200
+        assert "runtime:time_to_first_token_seconds_count" in reply.text
+        assert 'runtime:scheduler_up{model_name="some/tiny-model"} 0.0' in reply.text
+    else:
+        assert reply.status_code == 503
+        assert "the scheduler did not answer within" in reply.json()["error"]["message"]
+        assert int(reply.headers["Retry-After"]) > 0
+
+
 def test_metrics_keep_their_values_after_the_scheduler_is_gone(server: FakeServer) -> None:
     before = server.get("/metrics").text
     server.client.mark_dead("gone")
@@ -225,4 +243,6 @@ def test_metrics_keep_their_values_after_the_scheduler_is_gone(server: FakeServe
     after = server.get("/metrics")
 
     assert after.status_code == 200
+    assert 'runtime:scheduler_up{model_name="some/tiny-model"} 1.0' in before
+    assert 'runtime:scheduler_up{model_name="some/tiny-model"} 0.0' in after.text
     assert "runtime:kv_available_tokens" in before and "runtime:kv_available_tokens" in after.text

@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
+from runtime.srt.attention.tensor_batch import TensorBatch
 from runtime.srt.attention.torch_reference import TorchReferenceAttention
-from runtime.srt.execution.forward_batch import ForwardBatch
 from runtime.srt.loading.model_config import ModelConfig, RopeConfig
 from runtime.srt.memory.kv_pool import KvPool
 
@@ -73,7 +73,7 @@ class Case:
             for row, (query_len, kv_len) in zip(rows, shapes, strict=True)
         ]
         ends = list(itertools.accumulate((query_len for query_len, _ in shapes), initial=0))
-        batch = ForwardBatch(
+        batch = TensorBatch(
             input_ids=torch.zeros(ends[-1], dtype=torch.int64),
             positions=torch.zeros(ends[-1], dtype=torch.int64),
             out_slots=torch.cat(new),

@@ -135,12 +135,21 @@ def test_an_override_of_the_scaling_keeps_the_base(tmp_path: Path) -> None:
         ({"hidden_size": "absent"}, "hidden_size: it is missing"),
         ({"hidden_size": "64"}, "hidden_size: it is '64'"),
         ({"vocab_size": 0}, "vocab_size: it is 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: it is 1000000000; it must be from 1"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers: it is -1; it must be from 1 to"),
+        ({"num_hidden_layers": 2.5}, "num_hidden_layers: it is 2.5"),
+        ({"max_position_embeddings": 1}, "max_position_embeddings: it is 1; it must be from 16"),
+        ({"num_attention_heads": 128}, "num_attention_heads: it is above hidden_size 64"),
+        ({"hidden_size": "x" * 10_000}, "hidden_size: it is 'xxxx"),
         ({"num_key_value_heads": 3}, "num_key_value_heads: it must divide"),
         ({"head_dim": 15}, "head_dim: it is 15"),
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu' is not served"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings: it is 1"),
         ({"rms_norm_eps": 0}, "rms_norm_eps: it is 0"),
         ({"rope_theta": float("nan")}, "rope_theta: it is nan"),
+        ({"rope_theta": float("inf")}, "rope_theta: it is inf"),
+        ({"rope_theta": 10**400}, "rope_theta: it is 1000"),
+        ({"rms_norm_eps": True}, "rms_norm_eps: it is True"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type: 'yarn' is not served"),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_type: 'dynamic'"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: field factor: it is missing"),
@@ -148,6 +157,7 @@ def test_an_override_of_the_scaling_keeps_the_base(tmp_path: Path) -> None:
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"dtype": "float8_e4m3fn"}, "dtype: 'float8_e4m3fn' is not one of"),
         ({"eos_token_id": "</s>"}, "eos_token_id: '</s>' is not a token id"),
+        ({"eos_token_id": [1, -1]}, "eos_token_id: -1 is not a token id"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
     ],
 )
@@ -158,6 +168,32 @@ def test_a_field_that_cannot_be_served_is_named(
         load(tmp_path, **fields)
 
     assert message in raised.value.message
+
+
+SIZES = [
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+]
+
+
+@pytest.mark.parametrize("value", [-1, 0, 2**31, 10**30, "8", None, [], True, float("nan")])
+@pytest.mark.parametrize("name", SIZES)
+def test_every_size_has_limits_and_is_named(name: str, value: Any, tmp_path: Path) -> None:
+    may_be_absent = name in ("num_key_value_heads", "head_dim")
+    if value is None and may_be_absent:
+        return
+
+    with pytest.raises(ModelLoadError) as raised:
+        load(tmp_path, **{name: value})
+
+    assert f"{tmp_path / 'config.json'}: field {name}: it is" in raised.value.message
+    assert len(raised.value.message) < 500
 
 
 def test_a_window_shorter_than_the_context_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -183,6 +219,10 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
         ModelConfig.load(tmp_path, {})
 
     (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelLoadError, match="cannot be read as JSON"):
+        ModelConfig.load(tmp_path, {})
+
+    (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ModelLoadError, match="cannot be read as JSON"):
         ModelConfig.load(tmp_path, {})
 

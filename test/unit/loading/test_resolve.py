@@ -16,7 +16,7 @@ from runtime.srt.errors import ModelLoadError
 from runtime.srt.loading import resolve
 from runtime.srt.loading.export import main as export_main
 from runtime.srt.loading.model_config import ModelConfig
-from runtime.srt.loading.resolve import resolve_model
+from runtime.srt.loading.resolve import find_resolved, resolve_model
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +58,18 @@ def test_a_gguf_file_is_converted_once(gguf_file: Path, cache: Path) -> None:
     assert (second / "model.safetensors").stat().st_mtime_ns == written
     assert elapsed < 0.05
     assert [entry.name for entry in cache.iterdir()] == [first.name]
+
+
+def test_what_was_converted_before_is_found_without_work(gguf_file: Path) -> None:
+    assert find_resolved(str(gguf_file)) is None
+    folder = resolve_model(str(gguf_file))
+
+    assert find_resolved(str(gguf_file)) == folder
+    assert find_resolved(str(gguf_file), "float32") is None
+    assert find_resolved(str(gguf_file), keep_blocks=True) is None
+    os.utime(gguf_file, (1, 1))
+    assert find_resolved(str(gguf_file)) is None
+    assert find_resolved(str(gguf_file.parent / "nothing")) is None
 
 
 def test_auto_means_bfloat16_and_each_dtype_has_its_own_copy(gguf_file: Path) -> None:

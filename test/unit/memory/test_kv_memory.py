@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from runtime.srt.memory.kv_memory import KvLease, KvMemory
+from runtime.srt.memory.memory_checks import check_memory
 from runtime.srt.messages import KvStats
 
 
@@ -126,7 +127,7 @@ def test_decode_of_many_leases_gives_each_its_own_next_slot() -> None:
     assert memory.grow_many(leases, [3, 3, 2])
 
     assert [lease.num_allocated for lease in leases] == [3, 3, 2]
-    memory.check_invariants()
+    check_memory(memory)
 
 
 def test_prompt_computed_twice_at_once_is_kept_once() -> None:
@@ -139,7 +140,7 @@ def test_prompt_computed_twice_at_once_is_kept_once() -> None:
 
     assert memory.stats() == KvStats(total=16, available=12, evictable=0, protected=4, held=0)
     assert memory.slots(second, 0, 4).tolist() == memory.slots(first, 0, 4).tolist()
-    memory.check_invariants()
+    check_memory(memory)
     memory.close(first, [1, 2, 3, 4], 4)
     assert memory.protected_tokens == 4
     memory.close(second, [1, 2, 3, 4], 4)
@@ -154,7 +155,7 @@ def test_commit_twice_is_the_same_as_once() -> None:
     memory.commit(lease, [1, 2, 3], 3)
 
     assert memory.protected_tokens == lease.num_tree_owned == 3
-    memory.check_invariants()
+    check_memory(memory)
 
 
 def test_partial_page_stays_private_until_it_is_full() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from support.tiny_models import save_tiny_model
 
 from runtime.srt.loading.model_config import ModelConfig
-from runtime.srt.memory.kv_pool import KvPool, bytes_per_token
+from runtime.srt.memory.host_kv_pool import HostKvPool
+from runtime.srt.memory.kv_layout import bytes_per_token
+from runtime.srt.memory.kv_pool import KvPool
 
 
 def resident_bytes() -> int:
@@ -29,7 +32,19 @@ def test_layout_and_size_are_as_promised(tmp_path: Path) -> None:
 
     assert pool.k.shape == pool.v.shape == (2, 10, 2, 16)
     assert pool.k.is_contiguous() and pool.k.dtype == torch.bfloat16
-    assert pool.num_bytes == 10 * bytes_per_token(config, torch.bfloat16) == 10 * 2 * 2 * 2 * 16 * 2
+    assert pool.num_bytes == 10 * bytes_per_token(config, "bfloat16") == 10 * 2 * 2 * 2 * 16 * 2
+    assert not pool.k.any() and not pool.v.any()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_engines_pool_has_the_same_layout(dtype: str, tmp_path: Path) -> None:
+    config, _ = make_pool(tmp_path, 1)
+
+    pool = HostKvPool(config, 10, dtype)
+
+    assert pool.k.shape == pool.v.shape == (2, 10, 2, 16)
+    assert pool.k.flags.c_contiguous and pool.k.flags.writeable
+    assert pool.num_bytes == 10 * bytes_per_token(config, dtype)
     assert not pool.k.any() and not pool.v.any()
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.lines_run import lines_run
 
+from runtime.srt.memory import path_walk
 from runtime.srt.memory.radix_tree import RadixTree
+from runtime.srt.memory.tree_checks import check_tree
 
 
 class Harness:
@@ -26,7 +26,7 @@ class Harness:
         slots = list(range(self._next_slot, self._next_slot + len(tokens)))
         self._next_slot += 100
         self.tree.insert(array(tokens), array(slots), namespace)
-        self.tree.check_invariants()
+        check_tree(self.tree)
         return slots
 
 
@@ -43,7 +43,7 @@ def test_match_inside_a_span_splits_it_and_returns_its_slots() -> None:
     assert match.num_tokens == 2
     assert match.slots().tolist() == [100, 101]
     assert harness.tree.num_nodes == 2
-    harness.tree.check_invariants()
+    check_tree(harness.tree)
 
 
 def test_peek_finds_the_same_length_and_splits_nothing() -> None:
@@ -117,7 +117,7 @@ def test_eviction_cuts_a_long_leaf_from_its_tail() -> None:
 
     assert sorted(harness.freed) == [104, 105, 106, 107]
     assert harness.tree.match_prefix(array([1, 2, 3, 4, 5, 6, 7, 8])).num_tokens == 4
-    harness.tree.check_invariants()
+    check_tree(harness.tree)
 
 
 def test_cut_leaf_can_grow_again_with_other_tokens() -> None:
@@ -211,13 +211,38 @@ def test_paths_deeper_than_the_recursion_limit_work() -> None:
     match = harness.tree.match_prefix(tokens)
     harness.tree.lock(match.node)
     harness.tree.unlock(match.node)
-    harness.tree.check_invariants()
+    check_tree(harness.tree)
     assert harness.tree.num_nodes == match.num_tokens == depth
 
     harness.tree.evict(depth // 2)
     harness.tree.flush()
 
     assert sorted(harness.freed) == list(range(depth))
+
+
+def test_path_with_skips_that_is_cut_and_grows_again_stays_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(path_walk, "SKIP_NODES", 2)
+    harness = Harness()
+    tokens = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    slots = harness.insert(tokens)
+    for end in (4, 6):  # nodes of four and two tokens, and a last one of six
+        harness.tree.match_prefix(array(tokens[:end]))
+    harness.insert([*tokens, 13])
+    harness.tree.match_prefix(array(tokens))
+    assert any(node.skip_up for node in harness.tree.nodes() if node.num_tokens == 6)
+
+    for num_left in (12, 11, 8, 7):
+        harness.tree.evict(harness.tree.total_tokens - num_left)
+        check_tree(harness.tree)
+        match = harness.tree.match_prefix(array([*tokens, 13]))
+        assert match.num_tokens == num_left
+        assert match.slots().tolist() == slots[:num_left]
+    harness.insert([*tokens[:8], 77])
+
+    assert harness.tree.match_prefix(array(tokens)).num_tokens == 8
+    assert harness.tree.match_prefix(array([*tokens[:8], 77])).num_tokens == 9
 
 
 def test_cutting_a_long_leaf_bit_by_bit_seldom_copies_it() -> None:
@@ -234,23 +259,6 @@ def test_cutting_a_long_leaf_bit_by_bit_seldom_copies_it() -> None:
     assert num_copies <= 14  # log2 of the length
 
 
-def _lines_run(function: Callable[[], Any]) -> int:
-    count = 0
-
-    def on_line(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return on_line
-
-    before = sys.gettrace()
-    sys.settrace(on_line)
-    try:
-        function()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 def _work_in_tree_of(num_leaves: int) -> dict[str, int]:
     """Count the lines each operation runs in a tree of num_leaves leaves under two shared texts."""
     harness = Harness()
@@ -264,11 +272,11 @@ def _work_in_tree_of(num_leaves: int) -> dict[str, int]:
     new = array([0, 7, 7, 7, 1, 2, 3, 4])
     node = tree.match_prefix(known).node
     return {
-        "match": _lines_run(lambda: tree.match_prefix(known)),
-        "lock": _lines_run(lambda: tree.lock(node)),
-        "unlock": _lines_run(lambda: tree.unlock(node)),
-        "insert": _lines_run(lambda: tree.insert(new, new)),
-        "evict": _lines_run(lambda: tree.evict(32)),
+        "match": lines_run(lambda: tree.match_prefix(known)),
+        "lock": lines_run(lambda: tree.lock(node)),
+        "unlock": lines_run(lambda: tree.unlock(node)),
+        "insert": lines_run(lambda: tree.insert(new, new)),
+        "evict": lines_run(lambda: tree.evict(32)),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from runtime.srt.memory.request_table import RequestTable
 
@@ -35,13 +34,3 @@ def test_release_of_a_row_that_is_not_out_is_refused(row: int) -> None:
 
     with pytest.raises(AssertionError, match="not taken"):
         table.release_row(row)
-
-
-def test_torch_sees_what_is_written_without_a_copy() -> None:
-    table = RequestTable(num_rows=2, num_columns=4)
-    shared = torch.from_numpy(table.slot_table)
-
-    table.slot_table[1, 2] = 77
-
-    assert shared.dtype == torch.int32
-    assert shared.tolist()[1] == [0, 0, 77, 0]

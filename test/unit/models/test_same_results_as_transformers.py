@@ -15,6 +15,8 @@ from support.tiny_models import (
     tiny_model,
 )
 
+from runtime.srt.execution.torch_executor import TorchExecutor
+
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_tokens_equal_in_float32(variant: str, tmp_path: Path) -> None:
@@ -65,7 +67,8 @@ def test_the_dtype_argument_converts_the_stored_weights(dtype: str, tmp_path: Pa
 
     rig = ModelRig(tmp_path, dtype=dtype)
 
-    assert rig.executor.dtype == getattr(torch, dtype)
+    assert isinstance(rig.executor, TorchExecutor)
+    assert rig.executor.dtype == dtype
     assert rig.executor.kv_pool.dtype == getattr(torch, dtype)
     stored = model.state_dict()["model.layers.1.self_attn.k_proj.weight"]
     loaded = rig.executor.model.parameters()["model.layers.1.self_attn.k_proj.weight"]

@@ -45,7 +45,7 @@ def test_a_text_becomes_its_ids() -> None:
 
 @pytest.mark.parametrize("bad", [-1, VOCAB, 2**40, True, 1.0, "a", None])
 def test_an_id_outside_the_vocabulary_or_of_another_type_is_refused(bad: Any) -> None:
-    with pytest.raises(BadRequest, match="prompt id 1 is") as refused:
+    with pytest.raises(BadRequest, match="prompt: id 1 is") as refused:
         _intake().prepare(_spec([5, bad]))
 
     assert refused.value.param == "prompt"
@@ -109,11 +109,11 @@ def test_auto_truncation_keeps_the_end_of_the_prompt_and_room_for_the_output() -
 
 def test_lower_max_new_tokens_is_advised_only_if_it_was_set() -> None:
     ids = [1] * (CONTEXT - 2)
-    with pytest.raises(ContextTooLong, match="shorten the prompt or lower max_new_tokens$"):
+    with pytest.raises(ContextTooLong, match="shorten prompt or lower max_new_tokens$"):
         _intake().prepare(_spec(ids, sampling={"max_new_tokens": 8}))
 
     for unasked in ({"max_new_tokens": None}, {"max_new_tokens": 8}):
-        with pytest.raises(ContextTooLong, match="shorten the prompt$"):
+        with pytest.raises(ContextTooLong, match="shorten prompt$"):
             _intake().prepare(_spec([1] * CONTEXT, sampling=unasked, clamp_max_new_tokens=True))
 
 

@@ -112,7 +112,7 @@ def test_decoding_goes_on_while_a_long_prompt_is_computed() -> None:
     assert rig.outcomes["chat"].finished_at_step <= 25
 
 
-def test_without_mixing_a_prefill_step_holds_no_decode_row() -> None:
+def test_without_mixing_prompts_and_decoding_take_turns() -> None:
     rig = SchedulerRig(mix_decode_into_prefill=False, total_tokens=512)
     rig.submit("chat", [1, 2, 3], max_new_tokens=6)
     rig.step()
@@ -120,7 +120,7 @@ def test_without_mixing_a_prefill_step_holds_no_decode_row() -> None:
     rig.submit("other", list(range(30)), max_new_tokens=2)
     rig.run()
 
-    assert rig.executor.step_tokens[:3] == [3, 16, 14]
+    assert rig.executor.step_tokens[:4] == [3, 16, 1, 14]
     assert rig.outcomes["chat"].token_ids == continuation([1, 2, 3], 6, 50)
 
 

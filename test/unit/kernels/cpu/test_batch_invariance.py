@@ -45,7 +45,10 @@ def test_a_row_alone_equals_the_row_among_37_neighbours(
     assert torch.equal(second, expected[1])
 
 
-@pytest.mark.parametrize(("dtype", "form"), [*MODES, (torch.bfloat16, WeightFormat.W8A8)])
+@pytest.mark.parametrize(
+    ("dtype", "form"),
+    [*MODES, (torch.bfloat16, WeightFormat.W8A8), (torch.bfloat16, WeightFormat.W8A16)],
+)
 def test_any_cached_length_and_any_chunking_give_the_same_bits(
     dtype: torch.dtype, form: WeightFormat
 ) -> None:

@@ -142,7 +142,7 @@ def test_a_step_without_tokens_does_nothing() -> None:
 def test_logits_stats_match_torch() -> None:
     engine = random_model(tiny_config(num_threads=2)).engine()
     logits = torch.randn(5, 1003, generator=torch.Generator().manual_seed(0)) * 20
-    log_sum_exp, argmax = engine.logits_stats(logits[:, :1001])
+    log_sum_exp, argmax = map(torch.from_numpy, engine.logits_stats(logits[:, :1001]))
     expected = logits[:, :1001].double().logsumexp(-1)
     torch.testing.assert_close(log_sum_exp.double(), expected, rtol=1e-6, atol=1e-5)
     assert torch.equal(argmax.long(), logits[:, :1001].argmax(-1))

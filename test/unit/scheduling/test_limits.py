@@ -1,0 +1,152 @@
+"""Limits that the scheduler keeps: queue sizes, deadlines, quotas, waits, priorities, shedding."""
+
+from __future__ import annotations
+
+from support.fake_executor import continuation
+from support.scheduler_rig import SchedulerRig
+
+
+def aborted(rig: SchedulerRig, rid: str) -> tuple[int | None, str]:
+    finish = rig.outcomes[rid].finish
+    assert finish is not None and finish.type == "abort", finish
+    return finish.status_code, finish.message or ""
+
+
+def test_a_request_ends_with_an_error_at_its_deadline_running_or_waiting() -> None:
+    rig = SchedulerRig(max_running_requests=1)
+    rig.submit("running", [1, 2, 3], max_new_tokens=50, timeout_seconds=0.105)
+    rig.submit("waiting", [4, 5, 6], max_new_tokens=5, timeout_seconds=0.05)
+    rig.submit("patient", [7, 8, 9], max_new_tokens=5)
+    rig.run()
+
+    assert aborted(rig, "running")[0] == 504
+    assert len(rig.outcomes["running"].token_ids) in (10, 11)
+    status, message = aborted(rig, "waiting")
+    assert status == 504 and "0 tokens" in message and "0.05" in message
+    assert rig.outcomes["patient"].token_ids == continuation([7, 8, 9], 5, 50)
+
+
+def test_a_request_that_ends_in_time_never_hears_of_its_deadline() -> None:
+    rig = SchedulerRig()
+    rig.submit("r", [1, 2, 3], max_new_tokens=5, timeout_seconds=1.0)
+    rig.submit("other", [1, 2, 4], max_new_tokens=100)
+    rig.now += 0.0
+    rig.run()
+
+    assert rig.outcomes["r"].token_ids == continuation([1, 2, 3], 5, 50)
+
+
+def test_the_queue_takes_so_many_prompt_tokens_and_says_so_beyond() -> None:
+    rig = SchedulerRig(max_running_requests=1, max_queued_tokens=50)
+    rig.submit("running", [1] * 5, max_new_tokens=20)
+    rig.step()
+    rig.submit("long", [2] * 60)  # alone in the queue: it may be longer than the limit
+    rig.submit("refused", [3] * 5)
+    rig.run()
+
+    status, message = aborted(rig, "refused")
+    assert status == 503 and "60" in message and "50" in message
+    assert rig.outcomes["long"].finish is not None
+    assert rig.outcomes["long"].finish.type == "length"
+
+
+def test_a_tenant_beyond_its_quota_waits_while_others_go_on() -> None:
+    rig = SchedulerRig(total_tokens=2000, quotas={"small": 59.0})  # about one token a second
+    for number in range(4):
+        rig.submit(f"small{number}", [number, 1, 2] * 10, max_new_tokens=30, tenant="small")
+    rig.submit("free", [9, 9, 9], max_new_tokens=20, tenant="unlimited")
+    for _ in range(200):
+        rig.step()
+
+    ended = [rid for rid, one in rig.outcomes.items() if one.finish is not None]
+    assert ended == ["small0", "small1", "free"], "the prompts of two fit into the first minute"
+
+    rig.now += 120.0
+    for _ in range(200):
+        rig.step()
+    assert rig.outcomes["small2"].finish is not None
+    assert rig.outcomes["small2"].token_ids == continuation([2, 1, 2] * 10, 30, 50)
+
+
+def test_a_cached_prefix_costs_no_quota() -> None:
+    rig = SchedulerRig(total_tokens=2000, quotas={"t": 100.0})
+    prompt = [5] * 40
+    for number in range(8):
+        rig.submit(f"r{number}", [*prompt, number], max_new_tokens=1, tenant="t")
+        rig.run()
+
+    assert all(one.finish.type == "length" for one in rig.outcomes.values() if one.finish)
+
+
+def test_one_far_more_important_takes_the_place_of_another_which_then_goes_on() -> None:
+    rig = SchedulerRig(max_running_requests=1)
+    rig.submit("low", [1, 2, 3], max_new_tokens=20)
+    for _ in range(3):
+        rig.step()
+    rig.submit("slightly", [4, 5], max_new_tokens=3, priority=10)
+    rig.submit("high", [6, 7], max_new_tokens=3, priority=11)
+    rig.run()
+
+    order = sorted(rig.outcomes, key=lambda rid: rig.outcomes[rid].finished_at_step)
+    assert order[0] == "high"
+    assert rig.outcomes["low"].num_retractions == 1
+    assert rig.outcomes["low"].token_ids == continuation([1, 2, 3], 20, 50)
+
+
+def test_a_cold_request_is_admitted_within_the_bound_under_a_stream_of_hot_ones() -> None:
+    rig = SchedulerRig(
+        total_tokens=600, max_running_requests=2, max_wait_seconds=0.5, ageing_stride=10**9
+    )
+    hot = [1, 2, 3, 4] * 5
+    rig.submit("first", hot, max_new_tokens=2)
+    rig.run()
+    rig.submit("cold", [9] * 12, max_new_tokens=1)
+    arrived = rig.now
+    number = 0
+    while rig.outcomes["cold"].finish is None:
+        for _ in range(2):
+            rig.submit(f"hot{number}", [*hot, number % 50], max_new_tokens=2)
+            number += 1
+        rig.step()
+        assert rig.now - arrived < 0.5 + 0.1, "bound, one running request and a step"
+    assert rig.now - arrived > 0.4, "the hot ones did go first until then"
+
+
+def test_one_who_would_wait_too_long_for_a_first_token_is_refused_at_once() -> None:
+    rig = SchedulerRig(
+        total_tokens=4000,
+        context_length=2000,
+        max_running_requests=1,
+        chunk_tokens=100,
+        shed_ttft_seconds=0.5,
+    )
+    rig.seconds_per_token = 0.001
+    rig.submit("a", list(range(50)) * 20, max_new_tokens=50)
+    rig.run()
+    rig.submit("b", [7, *range(49)] * 20, max_new_tokens=50)
+    rig.step()
+    rig.submit("c", [8, *range(49)] * 8, max_new_tokens=1)
+    rig.submit("d", [9, *range(49)] * 8, max_new_tokens=1)
+    rig.run()
+
+    assert rig.outcomes["c"].finish is not None and rig.outcomes["c"].finish.type == "length"
+    status, message = aborted(rig, "d")
+    assert status == 503 and "0.5 s" in message
+
+
+def test_decoding_waits_for_no_more_prompt_work_than_a_slice() -> None:
+    rig = SchedulerRig(
+        total_tokens=4000, context_length=2000, chunk_tokens=400, max_prefill_slice_ms=50.0
+    )
+    rig.seconds_per_token = 0.001
+    rig.submit("teach", list(range(50)) * 8, max_new_tokens=1)
+    rig.run()
+    rig.submit("chat", [1, 2, 3], max_new_tokens=40)
+    rig.step()
+    rig.submit("long", [5, *range(49)] * 20, max_new_tokens=1)
+    start = len(rig.executor.step_tokens)
+    for _ in range(10):
+        rig.step()
+
+    assert max(rig.executor.step_tokens[start:]) <= 51
+    assert len(rig.outcomes["chat"].token_ids) >= 11
