@@ -22,12 +22,13 @@ BENCHMARKS = $(filter-out %/__init__.py,$(wildcard benchmark/*.py))
 FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python; do \
     "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done
 
-.PHONY: help setup install serve test check lint bench bench-micro bench-serving bench-peers soak clean
+.PHONY: help setup install serve test check lint kernels-asan bench bench-micro bench-serving bench-peers soak clean
 
 help:
 	@echo 'make serve   serve the bundled model on http://127.0.0.1:30000   (ARGS="--port 8000 ...")'
 	@echo 'make test    run all tests                                     (ARGS="-k radix ...")'
 	@echo 'make check   formatter, linter, types, file lengths, fast tests'
+	@echo 'make kernels-asan   test the CPU engine under address and undefined behaviour sanitizers'
 	@echo 'make bench   run all benchmarks but those of peers             (ARGS="--quick ..." for serving)'
 	@echo 'make soak    thousands of mixed requests, disconnects and aborts (ARGS="--requests 5000")'
 	@echo 'make bench-peers   our server and the installed peers in turn  (benchmark/peers.md)'
@@ -66,12 +67,20 @@ test: setup
 check: lint
 	@$(BIN)/python -m pytest --quiet test/unit test/property
 
+# The engine compiled anew, beside the ordinary one in the cache. Python itself leaks on purpose;
+# libstdc++ comes first, or the sanitizer does not find what throws exceptions.
+kernels-asan: export RUNTIME_CPU_SANITIZE = address,undefined
+kernels-asan: setup
+	@$(BIN)/python -m runtime.kernels.cpu.build
+	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+	    $(BIN)/python -m pytest test/unit/kernels/cpu $(ARGS)
+
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy test/support
-	MYPYPATH=benchmark $(BIN)/mypy -p serving
+	MYPYPATH=benchmark $(BIN)/mypy -p serving -p simulation
 	@long=$$(find $(SOURCES) \
 	    \( -name '*.py' -o -name '*.cpp' -o -name '*.h' \) -type f -exec awk \
 	    'END { if (NR > $(MAX_LINES)) print FILENAME ": " NR " lines, at most $(MAX_LINES)" }' {} \;); \
