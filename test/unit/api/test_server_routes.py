@@ -225,7 +225,7 @@ def test_a_scheduler_that_does_not_answer_holds_no_route_up(server: FakeServer, 
     started = time.monotonic()
     reply = server.get(path)
 
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 4
     if path == "/metrics":
         assert reply.status_code == 200
         assert "runtime:time_to_first_token_seconds_count" in reply.text
