@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import dataclasses
+import math
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import aclosing
@@ -156,6 +157,7 @@ class Engine:
                 "available": kv.available,
                 "evictable": kv.evictable,
                 "protected": kv.protected,
+                "held": kv.held,
             },
         }
 
@@ -211,7 +213,9 @@ class Engine:
             **fields,
         }
         try:
-            raw = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
+            _check_finite(sampling_params)
+            options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+            raw = orjson.dumps(values, option=options)
         except orjson.JSONEncodeError as error:
             raise BadRequest(f"a field is not of a JSON type: {error}") from None
         body = parse_body(raw, GenerateBody)
@@ -313,3 +317,13 @@ class _Replies:
     async def close(self) -> None:
         async with self._turn:
             await self._events.aclose()
+
+
+def _check_finite(sampling_params: object) -> None:
+    """Raise BadRequest for NaN and infinity, which JSON would turn into "not set"."""
+    for one in sampling_params if isinstance(sampling_params, list) else [sampling_params]:
+        for name, value in one.items() if isinstance(one, dict) else ():
+            numbers = value.values() if isinstance(value, dict) else [value]
+            for number in numbers:
+                if isinstance(number, float) and not math.isfinite(number):
+                    raise BadRequest(f"{name} is {number}; it must be a number", param=name)

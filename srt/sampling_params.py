@@ -22,6 +22,7 @@ MAX_STOP_REGEX_REPEATS = 1000
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_SAMPLES = 128
+MAX_COUNT = 2**31 - 1  # the engine counts in 32 bits
 MAX_SEED = 2**63 - 1
 
 _REPEAT = regex.compile(r"\{\s*([0-9]*)\s*(?:,\s*([0-9]*)\s*)?\}")
@@ -100,10 +101,10 @@ def checked(params: SamplingParams, vocab_size: int) -> SamplingParams:
     _check_range("repetition_penalty", params.repetition_penalty, 0.0, 2.0, low_open=True)
     _check_count("n", params.n, 1, MAX_SAMPLES)
     if params.top_k is not None:
-        _check_count("top_k", params.top_k, 1, 2**31)
+        _check_count("top_k", params.top_k, 1, MAX_COUNT)
     if params.max_new_tokens is not None:
-        _check_count("max_new_tokens", params.max_new_tokens, 0, 2**31)
-    _check_count("min_new_tokens", params.min_new_tokens, 0, 2**31)
+        _check_count("max_new_tokens", params.max_new_tokens, 0, MAX_COUNT)
+    _check_count("min_new_tokens", params.min_new_tokens, 0, MAX_COUNT)
     if params.max_new_tokens is not None and params.min_new_tokens > params.max_new_tokens:
         raise BadRequest(
             f"min_new_tokens is {params.min_new_tokens}, more than max_new_tokens "
@@ -113,7 +114,7 @@ def checked(params: SamplingParams, vocab_size: int) -> SamplingParams:
     if params.sampling_seed is not None:
         _check_count("sampling_seed", params.sampling_seed, -MAX_SEED - 1, MAX_SEED)
     if params.stream_interval is not None:
-        _check_count("stream_interval", params.stream_interval, 1, 2**31)
+        _check_count("stream_interval", params.stream_interval, 1, MAX_COUNT)
     _check_stops(params)
     _check_token_ids(params, vocab_size)
     return params

@@ -254,7 +254,11 @@ class ServerArgs:
             json_object(name, getattr(self, name))
         if self.chat_template is not None and not Path(self.chat_template).is_file():
             raise ConfigError(f"--chat-template names {self.chat_template!r}, which is not a file")
-        _ = self.tenants  # read early: a fault in the file is told before anything is loaded
+        # Read early: a fault in the file is told before anything is loaded.
+        if {one.api_key for one in self.tenants} & {self.api_key, self.admin_api_key}:
+            raise ConfigError(
+                "a tenant's key in --tenants-file is also --api-key or --admin-api-key"
+            )
         if self.api_key == "" or self.admin_api_key == "":
             raise ConfigError("--api-key and --admin-api-key must not be empty")
 

@@ -36,13 +36,15 @@ def load_tenants(path: str) -> list[Tenant]:
         tenants = msgspec.json.decode(text, type=_File).tenants
     except (msgspec.DecodeError, json.JSONDecodeError) as error:
         raise ConfigError(f"--tenants-file {path!r}: {error}") from None
+    if not tenants:
+        raise ConfigError(f"--tenants-file {path!r} names no tenant; leave the flag out")
     for place, tenant in enumerate(tenants):
         where = f"--tenants-file {path!r}: tenants[{place}]"
         rate = tenant.tokens_per_minute
         if not tenant.name or not tenant.name.isprintable():
             raise ConfigError(f"{where}.name is {tenant.name!r}; it must be printable text")
-        if not tenant.api_key:
-            raise ConfigError(f"{where}.api_key is empty")
+        if not tenant.api_key or tenant.api_key.split() != [tenant.api_key]:
+            raise ConfigError(f"{where}.api_key is empty or contains white space")
         if rate is not None and not 0 < rate <= 1e12:
             raise ConfigError(f"{where}.tokens_per_minute is {rate}; it must be above 0")
     for field, values in (

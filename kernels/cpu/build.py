@@ -1,7 +1,8 @@
 """Compiles the CPU engine into one shared library, once, and keeps it in the user's cache.
 
 The library's name is a hash of the sources, the compiler's version and its flags, so a changed
-source or compiler builds anew and two processes that build at once cannot harm each other. Every
+source or compiler builds anew and two processes that build at once cannot harm each other. Its
+last bytes are a digest of the others: a library that was damaged is built again. Every
 instruction set is compiled in, whatever this processor has; the choice is made at run time.
 
 Sanitizer build: RUNTIME_CPU_SANITIZE=address,undefined builds a library of its own, which whoever
@@ -28,6 +29,7 @@ _FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fa
 _WARNINGS = ["-Wall", "-Wextra", "-Werror=return-type", "-Wno-psabi", "-Wno-unused-function"]
 # gcc 12 warns about its own AVX-512 headers.
 _WARNINGS += ["-Wno-maybe-uninitialized", "-Wno-uninitialized"]
+_DIGEST_BYTES = 32  # SHA-256
 _AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 _AVX512 = [
     *_AVX2,
@@ -63,7 +65,7 @@ def library_path() -> Path:
     flags = [*_FLAGS, *_sanitize_flags()]
     prefix = "cpu-sanitized" if _sanitize_flags() else "cpu"
     target = _cache_folder() / f"{prefix}-{_build_key(compiler, flags)}.so"
-    if not target.exists():
+    if not _is_intact(target):
         logger.info("compiling the CPU engine, once for this version; takes about half a minute")
         started = time.monotonic()
         _build(compiler, flags, target)
@@ -91,10 +93,26 @@ def _sanitize_flags() -> list[str]:
 
 
 def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root) / "radix-runtime"
-    folder.mkdir(parents=True, exist_ok=True)
+    base = os.environ.get("XDG_CACHE_HOME")
+    root = Path(base) if base and os.path.isabs(base) else Path.home() / ".cache"
+    folder = root / "radix-runtime"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildFailed(
+            f"the cache folder {folder} cannot be made ({error}); set XDG_CACHE_HOME to one "
+            "that can"
+        ) from None
     return folder
+
+
+def _is_intact(library: Path) -> bool:
+    try:
+        content = library.read_bytes()
+    except FileNotFoundError:
+        return False
+    end = len(content) - _DIGEST_BYTES
+    return end > 0 and hashlib.sha256(content[:end]).digest() == content[end:]
 
 
 def _build_key(compiler: str, flags: list[str]) -> str:
@@ -116,7 +134,14 @@ def _translation_units() -> list[Path]:
 
 
 def _build(compiler: str, flags: list[str], target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+    try:
+        scratch = tempfile.TemporaryDirectory(dir=target.parent)
+    except OSError as error:
+        raise BuildFailed(
+            f"the cache folder {target.parent} is not writable ({error}); set XDG_CACHE_HOME to "
+            "one that is"
+        ) from None
+    with scratch as folder:
         units = _translation_units()
         # The large units first, so that none of them ends alone.
         units.sort(key=lambda unit: unit.stem not in _ISA_FLAGS)
@@ -130,6 +155,9 @@ def _build(compiler: str, flags: list[str], target: Path) -> None:
             list(pool.map(compile_unit, units, objects))
         linked = Path(folder) / "linked.so"
         _run([compiler, *flags, "-shared", *map(str, objects), "-o", str(linked), "-lpthread"])
+        # The loader reads no further than the headers say: what follows does not matter to it.
+        with linked.open("ab") as file:
+            file.write(hashlib.sha256(linked.read_bytes()).digest())
         os.replace(linked, target)
 
 

@@ -15,12 +15,23 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Request]] = []
+        self._num_ended = 0  # of those in the heap
 
     def add(self, request: Request) -> None:
         """Watch over a request, if it has a deadline."""
         deadline = request.message.deadline_seconds
         if deadline is not None:
             heapq.heappush(self._heap, (deadline, request.number, request))
+
+    def ended(self, request: Request) -> None:
+        """request has ended, mostly long before its deadline: do not keep it until then."""
+        if request.message.deadline_seconds is None:
+            return
+        self._num_ended += 1
+        if self._num_ended > len(self._heap) // 2 + 16:
+            self._heap = [place for place in self._heap if place[2].finish is None]
+            heapq.heapify(self._heap)
+            self._num_ended = 0
 
     def expired(self, now: float) -> Iterator[Request]:
         """Yield and forget requests whose deadline has passed and that have not ended."""

@@ -235,7 +235,7 @@ class StepPlanner:
             if request in self._gave_way or waiting.park_behind(request, leaders):
                 continue
             quota_time = self.quotas.waits_until(request.message.tenant)
-            if quota_time is not None:
+            if quota_time is not None and request.cached_tokens is None:  # not yet begun
                 waiting.defer(request, quota_time)
                 continue
             has_slot = len(active) < self._config.max_running_requests

@@ -134,7 +134,9 @@ class Scheduler:
         """Return why request cannot be queued now, None if it can."""
         waiting = self._queues.waiting
         most = self._config.max_queued_requests
-        if most is not None and len(waiting) >= most:
+        # Those that the next step has a place for do not count as queued.
+        num_places = self._config.max_running_requests - len(self._queues.active)
+        if most is not None and len(waiting) >= most + num_places:
             return f"the queue is full: {most} requests are waiting; try again later"
         most = self._config.max_queued_tokens
         if most is not None and waiting and waiting.num_tokens + request.num_tokens > most:
@@ -293,6 +295,7 @@ class Scheduler:
         else:
             self._counters.finished += 1
             self._planner.admission.finished(request)
+        self._deadlines.ended(request)
         self._planner.quotas.charge(request.message.tenant, len(request.output_ids))
         self._outbox.finish(request, reason, self._clock())
         logger.debug("%s ended: %s", request.rid, reason.type)

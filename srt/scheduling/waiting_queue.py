@@ -76,6 +76,9 @@ class WaitingQueue:
         self._by_arrival.remove(request)
         if request in self._aside:
             self._aside.remove(request)
+            if len(self._deferred) > 2 * len(self._aside) + 64:
+                self._deferred = [place for place in self._deferred if place[2] in self._aside]
+                heapq.heapify(self._deferred)
         elif request in self._by_age:
             self._leave_order(request)
         else:

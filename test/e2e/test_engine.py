@@ -183,3 +183,11 @@ def test_a_script_needs_no_main_guard_and_no_shutdown(tmp_path: Any) -> None:
 
 def _is_of(process: psutil.Process, engine: Engine) -> bool:
     return process.pid in engine.child_pids.values()
+
+
+def test_numbers_that_json_cannot_carry_are_refused_by_name(engine: Engine) -> None:
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(BadRequest, match="temperature"):
+            engine.generate("a", {"temperature": value})
+    biased = engine.generate("a", {"logit_bias": {100: 5}, "max_new_tokens": 1})
+    assert biased["meta_info"]["completion_tokens"] == 1

@@ -73,7 +73,9 @@ BAD_VALUES = [
 @pytest.mark.parametrize("name", sorted(FIELDS))
 def test_every_field_can_be_set_on_the_command_line(name: str, tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
-    template.write_text('{"tenants": []}')  # a template as well as a tenants file
+    template.write_text(
+        '{"tenants": [{"name": "a", "api_key": "k"}]}'
+    )  # a template as well as a tenants file
     value = _another_value(name, template)
     option = "--" + name.replace("_", "-")
     if isinstance(value, bool):

@@ -39,7 +39,7 @@ def contestants(setup: Setup) -> list[Contestant]:
 def _start(setup: Setup, binary: Path, file: Path) -> Peer:
     port, threads = free_port(), str(setup.threads)
     command = [str(binary), "-m", str(file), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["-t", threads, "-tb", threads, "-np", "32", "-c", "65536"]
+    command += ["-t", threads, "-tb", threads, "-np", "32", "-c", "81920"]
     command += ["-b", "2048", "-ub", "512", "-cb", "--jinja"]
     child = Child(command)
     base_url = f"http://127.0.0.1:{port}"

@@ -84,6 +84,8 @@ def test_a_tenant_may_not_touch_what_is_not_its_own(server: FakeServer, path: st
         "{",
         "[]",
         {"tenants": [{"name": "a"}]},
+        {"tenants": []},
+        {"tenants": [{"name": "a", "api_key": " secret"}]},
         {"tenants": [{"name": "", "api_key": "secret"}]},
         {"tenants": [{"name": "a", "api_key": ""}]},
         {"tenants": [{"name": "a", "api_key": "secret", "tokens_per_minute": 0}]},
@@ -98,6 +100,14 @@ def test_a_wrong_file_is_told_at_the_start_without_its_keys(tmp_path: Path, cont
         ServerArgs(tenants_file=tenants_file(tmp_path, content))
 
     assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize("flag", ["api_key", "admin_api_key"])
+def test_a_tenants_key_opens_nothing_else(tmp_path: Path, flag: str) -> None:
+    path = tenants_file(tmp_path, {"tenants": TENANTS})
+
+    with pytest.raises(ConfigError, match="--tenants-file"):
+        ServerArgs(tenants_file=path, **{flag: "key-of-a"})
 
 
 def test_a_missing_file_is_told_at_the_start(tmp_path: Path) -> None:

@@ -19,7 +19,13 @@ from runtime.srt.execution.logprobs import MIN_LOGPROB
 from runtime.srt.execution.native_sampler import NativeSampler
 from runtime.srt.execution.sampler import Sampler
 from runtime.srt.messages import PositionLogprobs
-from runtime.srt.sampling_params import LogprobOptions, SamplingParams
+from runtime.srt.sampling_params import (
+    MAX_COUNT,
+    MAX_SEED,
+    LogprobOptions,
+    SamplingParams,
+    checked,
+)
 
 GREEDY = SamplingParams(temperature=0.0)
 BEST_LEVEL = load_library(library_path()).rt_best_level()
@@ -286,3 +292,33 @@ def test_ids_outside_the_vocabulary_are_refused() -> None:
         native(50).sample(logits, [row(SamplingParams(logit_bias=((50, 1.0),)))])
     with pytest.raises(EngineError, match="suppressed id -1"):
         native(50).sample(logits, [row(suppressed_ids=(-1,))])
+
+
+EXTREMES: dict[str, tuple[Any, ...]] = {
+    "temperature": (0.0, 1e-6, 1e6),
+    "top_k": (1, MAX_COUNT),
+    "top_p": (1e-300, 1.0),
+    "min_p": (0.0, 1.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "repetition_penalty": (1e-300, 2.0),
+    "logit_bias": (((0, -100.0), (299, 100.0)),),
+    "sampling_seed": (-MAX_SEED - 1, MAX_SEED),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in EXTREMES.items() for value in values]
+)
+def test_what_the_edge_lets_through_the_sampler_takes(name: str, value: Any) -> None:
+    params = checked(SamplingParams(**{"temperature": 1.0, name: value}), 300)
+    logits = random_logits(2, 300)
+    seed = params.sampling_seed or 0
+    rows = [
+        row(params, batch_row=i, seed=seed, prompt_ids=[1, 2], output_ids=[3], position=2**31 - 1)
+        for i in range(2)
+    ]
+
+    for sampled in native(300).sample(logits, rows):
+        assert sampled.error is None
+        assert 0 <= sampled.token_id < 300

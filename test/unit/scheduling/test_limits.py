@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
 from support.fake_executor import continuation
 from support.scheduler_rig import SchedulerRig
+
+from runtime.srt.messages import AbortRequest
+from runtime.srt.scheduling.request import Request
 
 
 def aborted(rig: SchedulerRig, rid: str) -> tuple[int | None, str]:
@@ -66,6 +72,45 @@ def test_a_tenant_beyond_its_quota_waits_while_others_go_on() -> None:
         rig.step()
     assert rig.outcomes["small2"].finish is not None
     assert rig.outcomes["small2"].token_ids == continuation([2, 1, 2] * 10, 30, 50)
+
+
+def test_ended_requests_are_not_kept_until_their_deadline() -> None:
+    rig = SchedulerRig(total_tokens=2000, quotas={"slow": 1.0})
+    rig.submit("debt", [7] * 90, tenant="slow")
+    for number in range(300):
+        rig.submit(f"r{number}", [number % 50, 1], max_new_tokens=1, timeout_seconds=1e6)
+        rig.submit(f"d{number}", [2, 3], tenant="slow")
+        rig.step()
+        rig.scheduler.receive(AbortRequest(f"d{number}"))
+    rig.step()
+    gc.collect()
+
+    kept = [one for one in gc.get_objects() if type(one) is Request]
+    assert len([one for one in kept if one.rid in rig.outcomes]) < 120
+
+
+def test_a_running_request_that_was_retracted_does_not_wait_for_its_quota() -> None:
+    rig = SchedulerRig(max_running_requests=1, quotas={"t": 10.0})
+    rig.submit("low", [1] * 20, max_new_tokens=10, tenant="t")
+    for _ in range(3):
+        rig.step()
+    rig.submit("high", [6, 7], max_new_tokens=3, priority=11)
+    for _ in range(40):
+        rig.step()
+
+    assert rig.outcomes["low"].num_retractions == 1
+    assert rig.outcomes["low"].finish is not None
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_who_can_start_at_once_is_not_refused_for_the_queues_limit(limit: int) -> None:
+    rig = SchedulerRig(max_running_requests=4, max_queued_requests=limit)
+    for number in range(4 + limit + 1):
+        rig.submit(f"r{number}", [number, 1], max_new_tokens=2)
+    rig.run()
+
+    refused = [rid for rid, one in rig.outcomes.items() if one.finish and one.finish.status_code]
+    assert refused == [f"r{4 + limit}"]
 
 
 def test_a_cached_prefix_costs_no_quota() -> None:
