@@ -19,7 +19,7 @@ class PrefillPace:
     @property
     def slice_tokens(self) -> int:
         """Prompt tokens that fit into a slice, as far as is known."""
-        if self._max_slice_ms is None or self._ms_per_token is None:
+        if self._max_slice_ms is None or not self._ms_per_token:
             return sys.maxsize
         return max(int(self._max_slice_ms / self._ms_per_token), MIN_SLICE_TOKENS)
 
