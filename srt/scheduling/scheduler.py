@@ -81,6 +81,7 @@ class Scheduler:
         self._make_stop_checker = make_stop_checker
         self._clock = clock
         self._tokens_computed = 0
+        self._num_unplanned = 0  # requests that have come since the last plan
         self._queues = Queues(
             WaitingQueue(
                 memory,
@@ -129,14 +130,17 @@ class Scheduler:
         self._by_rid[message.rid] = request
         self._deadlines.add(request)
         self._queues.waiting.add(request)
+        self._num_unplanned += 1
 
     def _refusal(self, request: Request) -> str | None:
         """Return why request cannot be queued now, None if it can."""
         waiting = self._queues.waiting
         most = self._config.max_queued_requests
-        # Those that the next step has a place for do not count as queued.
+        # Who has come since the last plan is not queued as far as there is a free row: a plan has
+        # to look at it first. What a plan has left waiting is, whatever it waits for.
         num_places = self._config.max_running_requests - len(self._queues.active)
-        if most is not None and len(waiting) >= most + num_places:
+        num_queued = len(waiting) + 1 - min(self._num_unplanned + 1, num_places)
+        if most is not None and num_queued > most:
             return f"the queue is full: {most} requests are waiting; try again later"
         most = self._config.max_queued_tokens
         if most is not None and waiting and waiting.num_tokens + request.num_tokens > most:
@@ -190,6 +194,7 @@ class Scheduler:
         self._serve_flushes()
         self._memory.release_expired_pins(self._clock())
         self._end_expired()
+        self._num_unplanned = 0
         if not self._by_rid:
             return None
         while True:
@@ -295,9 +300,9 @@ class Scheduler:
         else:
             self._counters.finished += 1
             self._planner.admission.finished(request)
-        self._deadlines.ended(request)
         self._planner.quotas.charge(request.message.tenant, len(request.output_ids))
         self._outbox.finish(request, reason, self._clock())
+        self._deadlines.ended(request)
         logger.debug("%s ended: %s", request.rid, reason.type)
 
     def _on_idle(self) -> None:

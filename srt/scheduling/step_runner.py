@@ -34,8 +34,6 @@ class StepRunner(Protocol):
 
     def submit(self, step: StepInput) -> Future[StepResult]: ...
 
-    def close(self) -> None: ...
-
 
 class InlineRunner:
     """Runs each step before submit returns."""
@@ -51,9 +49,6 @@ class InlineRunner:
         done.set_result(StepResult(output, self._clock() - began))
         return done
 
-    def close(self) -> None:
-        pass
-
 
 class ThreadRunner:
     """Runs steps one after the other in a thread. num_rows is that of the request table."""
@@ -65,9 +60,6 @@ class ThreadRunner:
 
     def submit(self, step: StepInput) -> Future[StepResult]:
         return self._thread.submit(self._run, step)
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, step: StepInput) -> StepResult:
         relay = self._relay

@@ -140,9 +140,9 @@ class WaitingQueue:
         heapq.heappush(self._deferred, (until_seconds, request.number, request))
 
     def advanced(self, leader: Request) -> None:
-        """leader has cached its first num_computed tokens: who waited for those may go on."""
+        """leader has cached its first num_ready tokens: who waited for those may go on."""
         if leader in self._parked:
-            self._release(leader, leader.num_computed)
+            self._release(leader, leader.num_ready)
 
     def left(self, leader: Request) -> None:
         """leader computes no more: all who waited for it may go on."""

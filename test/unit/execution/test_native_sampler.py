@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from support.cpu_rig import tiny_config
+from support.sampling_reference import probabilities
 
 from runtime.kernels.cpu.abi_types import Level, load_library
 from runtime.kernels.cpu.build import library_path
@@ -119,22 +120,6 @@ def assert_close(ours: PositionLogprobs | None, theirs: PositionLogprobs | None)
             assert [i for _, i in our_pairs] == [i for _, i in their_pairs]
             expected = [value for value, _ in their_pairs]
             assert [value for value, _ in our_pairs] == pytest.approx(expected, abs=2e-5)
-
-
-def probabilities(logits: Floats, params: SamplingParams) -> npt.NDArray[np.float64]:
-    """The distribution that params ask for, by definition."""
-    values = logits.astype(np.float64) / params.temperature
-    p = np.exp(values - values.max())
-    p /= p.sum()
-    order = np.argsort(-p, kind="stable")
-    if params.top_k is not None:
-        p[order[params.top_k :]] = 0.0
-        p /= p.sum()
-    before = np.cumsum(p[order]) - p[order]
-    p[order[before >= params.top_p]] = 0.0
-    p[p < params.min_p * p.max()] = 0.0
-    result: npt.NDArray[np.float64] = p / p.sum()
-    return result
 
 
 @pytest.mark.parametrize(

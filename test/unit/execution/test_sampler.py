@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from support.sampling_reference import probabilities
 
 from runtime.srt.execution.draw import draw, uniform
 from runtime.srt.execution.forward_batch import SampleRow
@@ -39,21 +40,6 @@ def sample_ids(logits: torch.Tensor, rows: list[SampleRow]) -> list[int]:
 
 def random_logits(rows: int, vocab_size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 3
-
-
-def probabilities(logits: torch.Tensor, params: SamplingParams) -> Array:
-    """The distribution that params ask for, by definition."""
-    values = logits.double().numpy() / params.temperature
-    p = np.exp(values - values.max())
-    p /= p.sum()
-    order = np.argsort(-p, kind="stable")
-    if params.top_k is not None:
-        p[order[params.top_k :]] = 0.0
-        p /= p.sum()
-    before = np.cumsum(p[order]) - p[order]
-    p[order[before >= params.top_p]] = 0.0
-    p[p < params.min_p * p.max()] = 0.0
-    return p / p.sum()
 
 
 def test_greedy_takes_the_largest_logit_and_the_lowest_id_on_ties() -> None:
@@ -143,7 +129,7 @@ DISTRIBUTIONS = [
 @pytest.mark.parametrize("params", DISTRIBUTIONS)
 def test_draws_follow_the_distribution(params: SamplingParams) -> None:
     logits = random_logits(1, 40, seed=5)[0]
-    expected = probabilities(logits, params)
+    expected = probabilities(logits.numpy(), params)
     num_draws = 3000
 
     counts = np.bincount(
@@ -161,7 +147,7 @@ def test_draws_follow_the_distribution(params: SamplingParams) -> None:
 @pytest.mark.parametrize("params", DISTRIBUTIONS)
 def test_each_token_takes_its_share_of_the_unit_interval(params: SamplingParams) -> None:
     logits = random_logits(1, 40, seed=6)[0]
-    expected = probabilities(logits, params)
+    expected = probabilities(logits.numpy(), params)
     places = (np.arange(1500) + 0.5) / 1500
 
     counts = np.bincount([draw(logits, params, u) for u in places], minlength=40)
@@ -193,7 +179,7 @@ def test_top_k_keeps_exactly_k_and_the_lowest_ids_on_ties() -> None:
 def test_a_nucleus_of_any_size_is_found_in_a_large_vocabulary(temperature: float) -> None:
     logits = random_logits(1, 20_000, seed=2)[0]
     params = SamplingParams(temperature=temperature, top_p=0.9)
-    expected = probabilities(logits, params)
+    expected = probabilities(logits.numpy(), params)
     order = np.argsort(-logits.numpy(), kind="stable")
     cdf = np.cumsum(expected[order])
 

@@ -113,6 +113,18 @@ def test_who_can_start_at_once_is_not_refused_for_the_queues_limit(limit: int) -
     assert refused == [f"r{4 + limit}"]
 
 
+def test_the_queues_limit_holds_also_where_memory_is_what_they_wait_for() -> None:
+    rig = SchedulerRig(total_tokens=100, max_running_requests=8, max_queued_requests=2)
+    rig.submit("running", [1] * 40, max_new_tokens=50, ignore_eos=True)
+    for number in range(6):
+        rig.submit(f"r{number}", [number] * 40, max_new_tokens=50, ignore_eos=True)
+        rig.step()
+    rig.run()
+
+    refused = [rid for rid, one in rig.outcomes.items() if one.finish and one.finish.status_code]
+    assert refused == ["r3", "r4", "r5"], "two wait, and one came before a plan had looked"
+
+
 def test_a_cached_prefix_costs_no_quota() -> None:
     rig = SchedulerRig(total_tokens=2000, quotas={"t": 100.0})
     prompt = [5] * 40

@@ -362,3 +362,15 @@ def test_a_cold_request_is_served_under_a_stream_of_cached_ones() -> None:
 
     assert served_after < 20
     rig.run()
+
+
+@pytest.mark.parametrize("overlap_depth", [0, 1])
+def test_a_follower_waits_until_all_it_shares_is_cached(overlap_depth: int) -> None:
+    rig = SchedulerRig(total_tokens=1000, chunk_tokens=16, overlap_depth=overlap_depth)
+    shared = [i % 50 for i in range(48)]
+
+    rig.submit("leader", [*shared, *[7] * 40], max_new_tokens=2)
+    rig.submit("follower", [*shared, *[9] * 30], max_new_tokens=2)
+    rig.run()
+
+    assert rig.outcomes["follower"].cached_tokens == 48
