@@ -70,8 +70,8 @@ class Matcher(Protocol):
     def forced_tokens(self, limit: int) -> list[int]:
         """The tokens that must come next, at most limit, as the tokenizer itself would cut them.
 
-        Leaves the state alone. Empty if there is a choice, or if a longer token could span the end of
-        what is forced.
+        Leaves the state alone. Empty if there is a choice, or if a longer token could span the end
+        of what is forced.
         """
         ...
 
