@@ -18,7 +18,7 @@ from itertools import cycle
 
 import torch
 
-from runtime.kernels.cpu.abi_types import DType, TensorId, WeightFormat
+from runtime.kernels.cpu.abi_types import DType, Level, TensorId, WeightFormat
 from runtime.kernels.cpu.library import CpuModel, CpuModelConfig, StepInput
 
 SHAPES = ((TensorId.Q, 576, 576), (TensorId.GATE, 1536, 576), (TensorId.DOWN, 576, 1536))
@@ -47,6 +47,7 @@ def main() -> None:
         linear_table(model, config, bandwidth, peak, repeats)
         step_table(model, config, bandwidth, repeats)
     block_table(args.threads, repeats)
+    attention_table(args.threads, repeats)
 
 
 def smollm2_config(threads: int) -> CpuModelConfig:
@@ -68,12 +69,12 @@ def smollm2_config(threads: int) -> CpuModelConfig:
 def random_engine(c: CpuModelConfig, form: WeightFormat) -> CpuModel:
     """An engine with random weights of the given form; norms and rope tables are plain."""
     model = CpuModel(c)
-    kv_width = c.num_kv_heads * c.head_dim
+    q_width, kv_width = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     sizes = {
-        TensorId.Q: (c.hidden_size, c.hidden_size),
+        TensorId.Q: (q_width, c.hidden_size),
         TensorId.K: (kv_width, c.hidden_size),
         TensorId.V: (kv_width, c.hidden_size),
-        TensorId.O: (c.hidden_size, c.hidden_size),
+        TensorId.O: (c.hidden_size, q_width),
         TensorId.GATE: (c.intermediate_size, c.hidden_size),
         TensorId.UP: (c.intermediate_size, c.hidden_size),
         TensorId.DOWN: (c.hidden_size, c.intermediate_size),
@@ -153,6 +154,42 @@ def block_table(threads: int, repeats: int) -> None:
                 )
                 best[name] = min(best[name], seconds)
         print(f"{m:>5} " + " ".join(f"{best[name] / best['bf16']:>6.2f}" for name in models))
+
+
+def attention_table(threads: int, repeats: int) -> None:
+    """Steps of layers that are almost attention alone, at every level, by type of the KV pool."""
+    config = replace(
+        smollm2_config(threads),
+        num_layers=BLOCK_LAYERS,
+        hidden_size=64,
+        intermediate_size=64,
+        vocab_size=256,
+    )
+    batches = {
+        f"prompt {PROMPTS[0]}": one_prompt(PROMPTS[0], 256),
+        "1 row, 8000": decode_rows(1, 8000 - CONTEXT, 256),
+        f"32 rows, {SHARED_PREFIX} shared": decode_rows(32, SHARED_PREFIX, 256),
+    }
+    print(f"\n== attention, milliseconds for {BLOCK_LAYERS} layers")
+    print(f"{'level':>12} {'KV':>5} " + " ".join(f"{name:>22}" for name in batches))
+    best_level = CpuModel(config).level
+    for level in (one for one in Level if 0 <= one <= best_level):
+        forms = {}
+        for kv_dtype in (DType.BF16, DType.I8):
+            c = replace(config, level=level, kv_dtype=kv_dtype)
+            item = torch.int8 if kv_dtype == DType.I8 else torch.bfloat16
+            pools = [torch.zeros(c.pool_shape(12288), dtype=item) for _ in range(2)]
+            forms[kv_dtype] = (random_engine(c, WeightFormat.KEEP), pools)
+        best: dict[tuple[DType, str], float] = {}
+        for _ in range(repeats):  # in turns
+            for name, batch in batches.items():
+                for kv_dtype, (model, pools) in forms.items():
+                    seconds = best_seconds(lambda m=model, b=batch, p=pools: run(m, b, *p), 1)  # type: ignore[misc]
+                    place = kv_dtype, name
+                    best[place] = min(best.get(place, seconds), seconds)
+        for kv_dtype in forms:
+            times = " ".join(f"{best[kv_dtype, name] * 1e3:>22.2f}" for name in batches)
+            print(f"{level.name:>12} {kv_dtype.name:>5} {times}")
 
 
 def step_table(model: CpuModel, c: CpuModelConfig, bandwidth: float, repeats: int) -> None:

@@ -75,8 +75,10 @@ class Matcher(Protocol):
         """
         ...
 
-    def closing_tokens(self, limit: int) -> list[int] | None:
+    def closing_tokens(self, limit: int, enough: int = 0) -> list[int] | None:
         """A short legal completion from here, the end token included; None if none within limit.
+
+        One of at most enough tokens is not made shorter.
 
         Leaves the state alone. Used when the token budget of a request nears its end.
         """

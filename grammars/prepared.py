@@ -23,6 +23,7 @@ class PreparedForm(Enum):
     LARK = "lark"
     EBNF = "ebnf"
     STRUCTURAL_TAG = "structural_tag"
+    THINKING = "thinking"  # compiled by thinking.compile_thinking, what is in it by an engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ class GrammarKind(Enum):
     LARK = "lark"  # entry rule `start`
     CHOICE = "choice"  # text is a JSON array of strings
     STRUCTURAL_TAG = "structural_tag"  # text is the JSON object of the request
+    THINKING = "thinking"  # made by thinking.thinking_spec around another spec
 
 
 class JsonWhitespace(Enum):

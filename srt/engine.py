@@ -21,13 +21,17 @@ from typing import Any, TypeVar
 import orjson
 import uvloop
 
+from .api.chat_prompt import chat_prompt
 from .api.generation import Completion, collect, follow_all, prepare_all
+from .api.logprob_volume import CumulativePace
 from .api.native_body import GenerateBody, NativeJob, native_job
 from .api.native_reply import native_delta, native_reply
 from .api.native_sampling import NativeSampling
+from .api.pin_job import PinBody, pin_prefix, unpin_prefix
 from .api.request_body import parse_body
 from .api.sampling_defaults import SamplingDefaults, check_names, checked_preferred
-from .errors import BadRequest, ConfigError, EngineDied, did_you_mean
+from .api.tokenize_routes import TokenizeBody
+from .errors import BadRequest, ConfigError, EngineDied, NotFound, did_you_mean
 from .messages import GenerateRequest
 from .processes.engine_client import EngineClient
 from .processes.launcher import EngineProcesses
@@ -125,9 +129,59 @@ class Engine:
             return self._iterate_async(job, body)
         return await asyncio.wrap_future(self._submit(self._answer(job, body)))
 
+    def encode_messages(
+        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Return the token ids of a conversation in the model's chat template, as /tokenize would.
+
+        Raises BadRequest, also if the model has no template.
+        """
+        body = parse_body(_json({"messages": messages}), TokenizeBody)
+        text = chat_prompt(
+            self._client,
+            body.messages or [],
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=None,
+            template_fields=None,
+        )
+        return self._client.tokenizer.encode(text, add_special_tokens=False)
+
     def flush_cache(self, timeout_seconds: float = 30.0) -> bool:
         """Empty the prefix cache as soon as the engine is idle; return whether it came to that."""
         return self._call(self._client.flush_cache(timeout_seconds)).success
+
+    def pin_prefix(
+        self,
+        text: str | None = None,
+        ttl_seconds: float = 3600.0,
+        *,
+        input_ids: list[int] | None = None,
+        messages: list[dict[str, Any]] | None = None,
+        **fields: Any,
+    ) -> Reply:
+        """Compute a prefix and keep it cached for ttl_seconds; return what /pin_prefix would.
+
+        One of text, input_ids and messages; fields are the other fields of its body (cache_salt,
+        extra_key, ...). Raises BadRequest when the share of the pool for pins has no room for it.
+        """
+        check_names("pin_prefix's argument", fields, PinBody)
+        values = {
+            "text": text,
+            "input_ids": input_ids,
+            "messages": messages,
+            "ttl_seconds": ttl_seconds,
+            **fields,
+        }
+        _check_finite({"ttl_seconds": ttl_seconds})
+        return self._call(pin_prefix(self._client, parse_body(_json(values), PinBody)))
+
+    def unpin_prefix(self, pin_id: str) -> bool:
+        """End a pin before its time; return whether there still was one with this id."""
+        try:
+            self._call(unpin_prefix(self._client, pin_id))
+        except NotFound:
+            return False
+        return True
 
     def abort(self, rid: str | None = None) -> bool:
         """Abort the request with this id, or all (None); return whether there was any."""
@@ -158,7 +212,12 @@ class Engine:
                 "evictable": kv.evictable,
                 "protected": kv.protected,
                 "held": kv.held,
+                "pinned": kv.pinned,
             },
+            "num_pins": state.num_pins,
+            "pin_limit_tokens": state.pin_limit_tokens,
+            "num_retractions": state.counters.retractions,
+            "num_preemptions": state.counters.preemptions,
         }
 
     def shutdown(self) -> None:
@@ -212,13 +271,8 @@ class Engine:
             "stream": stream,
             **fields,
         }
-        try:
-            _check_finite(sampling_params)
-            options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-            raw = orjson.dumps(values, option=options)
-        except orjson.JSONEncodeError as error:
-            raise BadRequest(f"a field is not of a JSON type: {error}") from None
-        body = parse_body(raw, GenerateBody)
+        _check_finite(sampling_params)
+        body = parse_body(_json(values), GenerateBody)
         return native_job(body, self._defaults), body
 
     async def _prepare(self, job: NativeJob) -> list[GenerateRequest]:
@@ -233,11 +287,15 @@ class Engine:
     async def _events(self, job: NativeJob, body: GenerateBody) -> AsyncGenerator[Reply, None]:
         requests = await self._prepare(job)
         completions = [Completion(request) for request in requests]
+        paces = [CumulativePace() for _ in requests]
         async with aclosing(follow_all(self._client, requests)) as deltas:
             async for index, delta in deltas:
                 completion = completions[index]
                 completion.add(delta)
-                if self.args.incremental_streaming_output:
+                incremental = self.args.incremental_streaming_output
+                if not incremental and not paces[index].is_due(completion):
+                    continue
+                if incremental:
                     reply = native_delta(completion, delta.text, self._token_text(body))
                 else:
                     reply = self._reply(completion, body)
@@ -317,6 +375,13 @@ class _Replies:
     async def close(self) -> None:
         async with self._turn:
             await self._events.aclose()
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    except orjson.JSONEncodeError as error:
+        raise BadRequest(f"a field is not of a JSON type: {error}") from None
 
 
 def _check_finite(sampling_params: object) -> None:

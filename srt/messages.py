@@ -10,6 +10,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from runtime.grammars.prepared import PreparedGrammar
+from runtime.grammars.spec import GrammarSpec
+
 from .sampling_params import LogprobOptions, SamplingParams
 
 
@@ -47,7 +50,7 @@ class KvStats(msgspec.Struct, frozen=True, array_like=True):
 
     available + evictable + protected + held == total, always; held (slots of running requests that
     the tree does not own) is 0 when the scheduler is idle, and protected (locked in the tree) is
-    then what retention pins keep.
+    then what retention pins keep: pinned, a part of protected.
     """
 
     total: int
@@ -55,9 +58,24 @@ class KvStats(msgspec.Struct, frozen=True, array_like=True):
     evictable: int
     protected: int
     held: int
+    pinned: int = 0
+
+
+class PrefixPin(msgspec.Struct, frozen=True, array_like=True):
+    """A pinned prefix; expiry_seconds is of time.monotonic(). Its id is the request's."""
+
+    num_tokens: int
+    expiry_seconds: float
 
 
 # HTTP/tokenizer process -> scheduler
+
+
+class GrammarSource(msgspec.Struct, frozen=True, array_like=True):
+    """A checked grammar that an output must follow, and the key it is cached under."""
+
+    key: str
+    prepared: PreparedGrammar
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
@@ -74,6 +92,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag=True, kw
     arrival_seconds: float = 0.0  # time.monotonic(), which all processes of one host share
     deadline_seconds: float | None = None  # time.monotonic(); then it ends with an error
     tenant: str | None = None  # whose token quota it counts against
+    pin_seconds: float | None = None  # how long its prompt is pinned once it is computed
+    grammar: GrammarSource | None = None  # that the output follows
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -89,6 +109,13 @@ class FlushCache(msgspec.Struct, frozen=True, array_like=True, tag=True):
     timeout_seconds: float
 
 
+class UnpinPrefix(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """End the pin with this id before its time."""
+
+    call_id: int
+    pin_id: str
+
+
 class StateQuery(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Ask for a SchedulerState."""
 
@@ -99,7 +126,28 @@ class Stop(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """End the process; the sender has drained or given up the open requests."""
 
 
-ToScheduler: TypeAlias = GenerateRequest | AbortRequest | FlushCache | StateQuery | Stop
+class GrammarReady(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The scheduler's own compiling thread has done with a grammar, well or not."""
+
+    key: str
+
+
+ToScheduler: TypeAlias = (
+    GenerateRequest | AbortRequest | FlushCache | UnpinPrefix | StateQuery | GrammarReady | Stop
+)
+
+
+# HTTP/tokenizer process -> grammar worker
+
+
+class CheckGrammar(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Check spec, rewrite it, and compile it once to see that it can be."""
+
+    call_id: int
+    spec: GrammarSpec
+
+
+ToGrammarWorker: TypeAlias = CheckGrammar | Stop
 
 
 # scheduler -> detokenizer
@@ -131,6 +179,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     queue_seconds: float | None = None  # once, with the first delta
     sent_seconds: float = 0.0  # time.monotonic()
     first_token_seconds: float | None = None  # time.monotonic(), once, with the first delta
+    pin: PrefixPin | None = None  # with the finish of a request that was to be pinned
 
 
 class TokenDelta(msgspec.Struct, frozen=True, array_like=True):
@@ -173,6 +222,21 @@ class FlushDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
     message: str
 
 
+class UnpinDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Answer to UnpinPrefix; num_tokens the pin held, None: there is no such pin (any more)."""
+
+    call_id: int
+    num_tokens: int | None
+
+
+class GrammarChecked(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Answer to CheckGrammar: a grammar that compiles, or why there is none (for the user)."""
+
+    call_id: int
+    prepared: PreparedGrammar | None = None
+    error: str | None = None
+
+
 class SchedulerCounters(msgspec.Struct, array_like=True, kw_only=True):
     """Totals since start."""
 
@@ -180,11 +244,13 @@ class SchedulerCounters(msgspec.Struct, array_like=True, kw_only=True):
     finished: int = 0
     aborted: int = 0
     retractions: int = 0
+    preemptions: int = 0  # of the retractions, those for a request of higher priority
     prompt_tokens: int = 0  # looked up in the tree: the hit rate's denominator
     cached_prompt_tokens: int = 0  # found there
     generated_tokens: int = 0
     evicted_tokens: int = 0
     steps: int = 0
+    jump_forward_tokens: int = 0  # output tokens that a grammar forced: computed, never drawn
 
 
 class SchedulerState(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
@@ -197,12 +263,14 @@ class SchedulerState(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_
     new_token_ratio: float
     generated_tokens_per_second: float
     counters: SchedulerCounters
+    num_pins: int = 0
+    pin_limit_tokens: int = 0  # that all pins together may hold
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
     """A child can serve. The scheduler adds its facts."""
 
-    process: Literal["scheduler", "detokenizer"]
+    process: Literal["scheduler", "detokenizer", "grammars"]
     max_total_tokens: int = 0
     context_length: int = 0
     max_running_requests: int = 0
@@ -222,4 +290,6 @@ class StartFailed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     message: str
 
 
-ToHost: TypeAlias = TextBatch | FlushDone | SchedulerState | Ready | StartFailed
+SchedulerReply: TypeAlias = FlushDone | UnpinDone | SchedulerState  # each with its call's id
+
+ToHost: TypeAlias = TextBatch | SchedulerReply | GrammarChecked | Ready | StartFailed

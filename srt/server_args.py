@@ -93,7 +93,10 @@ class ServerArgs:
         None, "key that clients must send as a Bearer token (default: none)", "http"
     )
     admin_api_key: str | None = _flag(
-        None, "key for /flush_cache and /abort_request (default: the value of --api-key)", "http"
+        None,
+        "key for /flush_cache, /abort_request, /pin_prefix and /unpin_prefix (default: the value "
+        "of --api-key)",
+        "http",
     )
     tenants_file: str | None = _flag(
         None, "JSON file of clients with keys and token quotas of their own (default: none)", "http"
@@ -126,6 +129,13 @@ class ServerArgs:
     max_total_tokens: int | None = _flag(
         None, "size of the KV pool in tokens (default: from --mem-fraction-static)", "memory"
     )
+    kv_cache_dtype: str = _flag(
+        "auto",
+        "type of cached keys and values; auto: that of --dtype; int8: with a scale for each token "
+        "and head, about half the bytes of bfloat16",
+        "memory",
+        ("auto", "bfloat16", "float32", "int8"),
+    )
     page_size: int = _flag(1, "KV slots per page, in tokens", "memory")
     disable_radix_cache: bool = _flag(False, "do not reuse the KV of earlier requests", "memory")
     radix_eviction_policy: str = _flag(
@@ -134,6 +144,10 @@ class ServerArgs:
         "(slru), oldest (fifo) or lowest request priority (priority)",
         "memory",
         ("lru", "lfu", "slru", "fifo", "priority"),
+    )
+
+    pin_pool_share: float = _flag(
+        0.25, "share of the KV pool that /pin_prefix may keep from eviction, from 0 to 1", "memory"
     )
 
     # scheduling
@@ -156,6 +170,18 @@ class ServerArgs:
     )
     ageing_stride: int = _flag(
         8, "every so many admissions one goes to the oldest waiting request", "scheduling"
+    )
+    in_batch_sharing_min_tokens: int = _flag(
+        32,
+        "a waiting request lets another compute their common prefix first if that saves it at "
+        "least so many tokens; 0: requests never wait for each other",
+        "scheduling",
+    )
+    in_batch_sharing_max_cached_tokens: int | None = _flag(
+        None,
+        "a request with more cached prompt tokens than this does not wait for another to compute "
+        "the rest (default: no bound)",
+        "scheduling",
     )
     max_wait_seconds: float | None = _flag(
         None,
@@ -196,7 +222,7 @@ class ServerArgs:
         ("ratio", "reserve-all", "prompt-only", "learnt"),
     )
     target_retraction_rate: float = _flag(
-        0.01, "share of requests that the learnt rule lets be retracted", "scheduling"
+        0.002, "share of requests that the learnt rule lets be retracted", "scheduling"
     )
     overlap_depth: int = _flag(
         0,
@@ -211,6 +237,57 @@ class ServerArgs:
     )
     enable_mixed_chunk: bool = _flag(
         True, "decode rows ride in the pass that prefills a chunk", "scheduling"
+    )
+
+    # structured output
+    grammar_backend: str = _flag(
+        "auto",
+        "who enforces grammars; auto is llguidance: xgrammar enforces less, and takes 250 MiB more",
+        "structured output",
+        ("auto", "llguidance", "xgrammar"),
+    )
+    json_whitespace: str = _flag(
+        "bounded",
+        "whitespace between the tokens of a JSON answer: none, one space after commas and colons, "
+        "up to 8 characters anywhere, or any amount",
+        "structured output",
+        ("compact", "spaced", "bounded", "unbounded"),
+    )
+    grammar_timeout_seconds: float = _flag(
+        1.5,
+        "CPU seconds for checking and compiling one grammar; beyond them 400",
+        "structured output",
+    )
+    grammar_cache_mib: int = _flag(
+        256, "MiB of compiled grammars kept by the scheduler", "structured output"
+    )
+    disable_jump_forward: bool = _flag(
+        False, "draw tokens that a grammar forces one by one", "structured output"
+    )
+
+    # tools and reasoning
+    tool_call_parser: str = _flag(
+        "auto",
+        "how the model writes tool calls; auto: as its chat template shows",
+        "tools and reasoning",
+        (
+            "auto",
+            "hermes",
+            "llama3",
+            "mistral",
+            "pythonic",
+            "smollm2",
+            "qwen",
+            "qwen25",
+            "qwen3",
+        ),
+    )
+    reasoning_parser: str | None = _flag(
+        None,
+        "how the model marks its thinking, which then goes to reasoning_content (default: it is "
+        "not told apart)",
+        "tools and reasoning",
+        ("deepseek-r1", "qwen3", "qwen3-thinking", "glm45", "kimi", "magistral"),
     )
 
     # execution
@@ -340,7 +417,7 @@ class _OneLineParser(argparse.ArgumentParser):
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...] | None) -> None:
-    if not choices or value in choices:
+    if not choices or value in choices or value is None:
         return
     why = ""
     if name == "device" and str(value).startswith("cuda"):
@@ -357,12 +434,16 @@ def _check_counts(args: ServerArgs) -> None:
     check_range("max_queued_tokens", args.max_queued_tokens, 0, _MAX_COUNT)
     check_range("overlap_depth", args.overlap_depth, 0, 1)
     check_range("ageing_stride", args.ageing_stride, 1, _MAX_COUNT)
+    check_range("in_batch_sharing_min_tokens", args.in_batch_sharing_min_tokens, 0, _MAX_COUNT)
+    most_cached = args.in_batch_sharing_max_cached_tokens
+    check_range("in_batch_sharing_max_cached_tokens", most_cached, 0, _MAX_COUNT)
     check_range("test_retract_every", args.test_retract_every, 0, _MAX_COUNT)
     threshold = args.priority_scheduling_preemption_threshold
     check_range("priority_scheduling_preemption_threshold", threshold, 0, 2**32)
     check_range("stream_interval", args.stream_interval, 1, _MAX_COUNT)
     check_range("decode_log_interval", args.decode_log_interval, 1, _MAX_COUNT)
     check_range("max_request_body_bytes", args.max_request_body_bytes, 1, 2**40)
+    check_range("grammar_cache_mib", args.grammar_cache_mib, 1, 2**20)
     check_range("threads", args.threads, 1, MAX_THREADS)
     check_range("port", args.port, 0, 65535)
     check_range("random_seed", args.random_seed, -(2**63), 2**63 - 1)
@@ -379,6 +460,7 @@ def _check_numbers(args: ServerArgs) -> None:
     if fraction is not None and not 0 < fraction < 1:
         raise ConfigError(f"--mem-fraction-static is {fraction}; it must be between 0 and 1")
     check_range("drain_timeout_seconds", args.drain_timeout_seconds, 0, _MAX_SECONDS)
+    check_range("pin_pool_share", args.pin_pool_share, 0, 1)
     check_range("target_retraction_rate", args.target_retraction_rate, 0, 1)
     for name in (
         "schedule_conservativeness",
@@ -387,6 +469,7 @@ def _check_numbers(args: ServerArgs) -> None:
         "shed_ttft_seconds",
         "request_timeout_seconds",
         "max_prefill_slice_ms",
+        "grammar_timeout_seconds",
     ):
         check_range(name, getattr(args, name), 0, _MAX_SECONDS, is_low_open=True)
 

@@ -1,32 +1,20 @@
 """Streaming client of OpenAI-compatible servers, made to cost little beside them.
 
-While answers arrive it only notes the time of each piece of bytes; they are decoded after the
-last one, so that parsing takes no CPU from the server that is being measured.
+Events are read and decoded after the last byte of the last answer, so that parsing takes no CPU
+from the server that is being measured.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import orjson
 
-from .answers import Answer, Answers, CaseTimeout, NotAvailable
+from .answers import Answer, Answers, NotAvailable
 from .cases import Workload
+from .streamed_posts import StreamedAnswer, post_all
 
 _REFUSALS = {400, 404, 422, 501}
-
-
-@dataclass(slots=True)
-class _Arrivals:
-    """The raw answer of one request: when each piece came, counted from sending."""
-
-    started: float
-    pieces: list[tuple[float, bytes]] = field(default_factory=list)
-    ended: float = 0.0
 
 
 def complete(
@@ -37,29 +25,14 @@ def complete(
     extra_fields: dict[str, Any] | None = None,
 ) -> Answers:
     """Send all prompts of workload at once, streamed and greedy; see answers.Peer.run."""
-    try:
-        return asyncio.run(
-            asyncio.wait_for(
-                _complete(base_url, model, workload, extra_fields or {}), timeout_seconds
-            )
-        )
-    except TimeoutError:
-        raise CaseTimeout(f"over {timeout_seconds:g} s") from None
-
-
-async def _complete(
-    base_url: str, model: str, workload: Workload, extra_fields: dict[str, Any]
-) -> Answers:
     path = "/v1/completions" if workload.schema is None else "/v1/chat/completions"
-    bodies = [{**_body(model, prompt, workload), **extra_fields} for prompt in workload.prompts]
-    limits = httpx.Limits(max_connections=256, max_keepalive_connections=256)
-    async with httpx.AsyncClient(
-        base_url=base_url, timeout=None, limits=limits, trust_env=False, verify=False
-    ) as client:
-        started = time.perf_counter()
-        arrivals = await asyncio.gather(*[_receive(client, path, body) for body in bodies])
-        wall = time.perf_counter() - started
-    return Answers(wall, [_decode(one) for one in arrivals])
+    bodies = [
+        orjson.dumps({**_body(model, prompt, workload), **(extra_fields or {})})
+        for prompt in workload.prompts
+    ]
+    raw = post_all(base_url, path, bodies, timeout_seconds)
+    wall = max(one.ended for one in raw) - min(one.started for one in raw)
+    return Answers(wall, [_decode(one) for one in raw])
 
 
 def _body(model: str, prompt: str, workload: Workload) -> dict[str, Any]:
@@ -80,18 +53,13 @@ def _body(model: str, prompt: str, workload: Workload) -> dict[str, Any]:
     }
 
 
-async def _receive(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> _Arrivals:
-    arrivals = _Arrivals(time.perf_counter())
-    async with client.stream("POST", path, json=body) as response:
-        if response.status_code != 200:
-            text = (await response.aread()).decode("utf-8", "replace")[:300]
-            if response.status_code in _REFUSALS:
-                raise NotAvailable(f"{response.status_code}: {_message_of(text)}")
-            raise RuntimeError(f"status {response.status_code}: {text}")
-        async for piece in response.aiter_raw():
-            arrivals.pieces.append((time.perf_counter(), piece))
-    arrivals.ended = time.perf_counter()
-    return arrivals
+def _check_status(raw: StreamedAnswer) -> None:
+    if raw.status == 200:
+        return
+    text = raw.body.decode("utf-8", "replace")[:300]
+    if raw.status in _REFUSALS:
+        raise NotAvailable(f"{raw.status}: {_message_of(text)}")
+    raise RuntimeError(f"status {raw.status}: {text}")
 
 
 def _message_of(text: str) -> str:
@@ -102,15 +70,16 @@ def _message_of(text: str) -> str:
         return text
 
 
-def _decode(arrivals: _Arrivals) -> Answer:
+def _decode(raw: StreamedAnswer) -> Answer:
     """Read the event stream; a line belongs to the piece in which it ends."""
+    _check_status(raw)
     first: float | None = None
-    last = arrivals.ended
+    last = raw.ended
     texts: list[str] = []
     usage: dict[str, Any] = {}
     cached: int | None = None
     rest = b""
-    for when, piece in arrivals.pieces:
+    for when, piece in raw.pieces:
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
         for line in lines:
@@ -127,8 +96,8 @@ def _decode(arrivals: _Arrivals) -> Answer:
                 texts.append(text)
     details = usage.get("prompt_tokens_details") or {}
     return Answer(
-        first_seconds=(last if first is None else first) - arrivals.started,
-        last_seconds=last - arrivals.started,
+        first_seconds=(last if first is None else first) - raw.started,
+        last_seconds=last - raw.started,
         output_tokens=int(usage.get("completion_tokens", len(texts))),
         prompt_tokens=usage.get("prompt_tokens"),
         cached_tokens=cached if details.get("cached_tokens") is None else details["cached_tokens"],

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import httpx
-
 from .answers import CaseTimeout, Peer
 from .cases import PromptSource, Scale, Workload, build_workload
 from .child import proportional_memory_bytes
@@ -129,7 +127,7 @@ class Run:
             record = run_case(
                 peer, contestant.name, round_number, workload, self._plan.case_timeout_seconds
             )
-        except (CaseTimeout, RuntimeError, OSError, httpx.HTTPError) as error:
+        except (CaseTimeout, RuntimeError, OSError) as error:
             self._keep(Record(contestant.name, round_number, case, {}, _last_line(error)))
             return False
         share = self._limit_share(workload, record, contestant)

@@ -9,6 +9,7 @@ from pathlib import Path
 from .applications import APPLICATIONS, PAPER_APPLICATIONS
 from .presets import DEVICES, MODELS
 from .scheduler_settings import choices, setting_names
+from .workloads import ASKING
 
 _DESCRIPTION = """\
 Run the scheduler on a virtual clock over a cost model and a trace of requests.
@@ -81,6 +82,20 @@ def _add_trace_flags(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         metavar="FACTOR",
         help="of the time for thinking and tools between dependent requests; 0: none (1)",
+    )
+    group.add_argument(
+        "--output-scale",
+        type=_positive(int),
+        default=1,
+        metavar="FACTOR",
+        help="of the answers and of max_tokens, as of models that think first; a whole number (1)",
+    )
+    group.add_argument(
+        "--asking",
+        choices=ASKING,
+        default="generous",
+        help="max_tokens of the requests: one of the next three powers of two above the answer, "
+        "the next one, or exactly the answer (generous)",
     )
     group.add_argument("--seed", type=int, default=0, help="of the trace (0)")
     group.add_argument("--save-trace", type=Path, metavar="FILE", help="write the trace as JSONL")
@@ -157,6 +172,13 @@ def _add_scheduler_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FIELD=VALUE,...",
         help="a run with each value; may be repeated",
+    )
+    group.add_argument(
+        "--run",
+        action="append",
+        default=[],
+        metavar="NAME:FIELD=VALUE,...",
+        help="a run with these settings, called NAME in tables and plots; may be repeated",
     )
     group.add_argument(
         "--full-launch",

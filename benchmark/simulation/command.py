@@ -48,7 +48,7 @@ def _run_all(options: argparse.Namespace) -> list[PlottedRun]:
     model = find_model(options.model, options.devices)
     device = DEVICES[options.device]
     cost = _cost_model(options, model, device)
-    settings = every_combination(options.set, options.vary, options.queue_depth)
+    settings = every_combination(options.set, options.vary, options.run, options.queue_depth)
     slo = Slo(
         ttft_seconds=options.slo_ttft,
         tpot_seconds=options.slo_tpot,
@@ -87,18 +87,29 @@ def _traces(options: argparse.Namespace) -> list[Trace]:
     else:
         arrivals = Arrivals(requests_per_second=options.rate, burstiness=options.burstiness)
         traces = [
-            make_trace(name, APPLICATIONS[name], options.requests, arrivals, options.seed)
+            make_trace(
+                name, APPLICATIONS[name], options.requests, arrivals, options.seed, options.asking
+            )
             for name in options.workload
         ]
     if options.save_trace is not None:
         write_trace(traces[0], options.save_trace)
-    return [_with_scaled_delays(trace, options.delay_scale) for trace in traces]
+    return [_scaled(trace, options.delay_scale, options.output_scale) for trace in traces]
 
 
-def _with_scaled_delays(trace: Trace, scale: float) -> Trace:
-    if scale == 1:
+def _scaled(trace: Trace, delay_scale: float, output_scale: int) -> Trace:
+    if delay_scale == output_scale == 1:
         return trace
-    requests = [dataclasses.replace(one, delay=one.delay * scale) for one in trace.requests]
+    requests = [
+        dataclasses.replace(
+            one,
+            delay=one.delay * delay_scale,
+            # Answers that are spelt out are repeated; the stop still ends the last.
+            output=one.output * output_scale,
+            max_tokens=one.max_tokens * output_scale,
+        )
+        for one in trace.requests
+    ]
     return Trace(requests, trace.name)
 
 
@@ -123,7 +134,7 @@ def _pool_tokens(options: argparse.Namespace, model: Model, device: Device, trac
 def _setting_name(settings: RunSettings) -> str:
     return (
         ", ".join(
-            value if name in ("policy", "admission") else f"{name} {value}"
+            value if name in ("policy", "admission", "run") else f"{name} {value}"
             for name, value in settings.labels.items()
         )
         or "defaults"

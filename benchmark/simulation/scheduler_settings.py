@@ -32,22 +32,30 @@ class RunSettings:
 
 
 def every_combination(
-    fixed: Sequence[str], varied: Sequence[str], queue_depths: Sequence[int | None]
+    fixed: Sequence[str],
+    varied: Sequence[str],
+    named: Sequence[str],
+    queue_depths: Sequence[int | None],
 ) -> list[RunSettings]:
     """Return a RunSettings for each combination of the values.
 
-    fixed: texts FIELD=VALUE; varied: texts FIELD=VALUE,VALUE,... Raises ValueError naming a field
-    or value that the scheduler does not have.
+    fixed: texts FIELD=VALUE; varied: texts FIELD=VALUE,VALUE,...; named: texts
+    NAME:FIELD=VALUE,FIELD=VALUE,..., which are alternatives to each other. Raises ValueError naming
+    a field or value that the scheduler does not have.
     """
     base = dict(_setting(text) for text in fixed)
     axes = [_axis(text) for text in varied]
+    if named:
+        axes.append([_named(text) for text in named])
     runs = []
     for values in itertools.product(*axes):
         for depth in queue_depths:
             labels = {name: text for name, text, _ in values}
             if depth is not None:
                 labels["queue depth"] = str(depth)
-            overrides = {**base, **{name: value for name, _, value in values}}
+            overrides = dict(base)
+            for _, _, changes in values:
+                overrides.update(changes)
             runs.append(RunSettings(labels, overrides, depth))
     return runs
 
@@ -62,9 +70,19 @@ def choices(name: str) -> list[str]:
     return list(_CHOICES.get(name, ()))
 
 
-def _axis(text: str) -> list[tuple[str, str, Any]]:
+_Choice = tuple[str, str, dict[str, Any]]  # column of the table, cell, overrides
+
+
+def _axis(text: str) -> list[_Choice]:
     name, _, values = text.partition("=")
-    return [(name, value, _setting(f"{name}={value}")[1]) for value in values.split(",")]
+    return [(name, value, dict([_setting(f"{name}={value}")])) for value in values.split(",")]
+
+
+def _named(text: str) -> _Choice:
+    name, separator, settings = text.partition(":")
+    if not separator:
+        raise ValueError(f"{text!r} is not NAME:FIELD=VALUE,...")
+    return "run", name, dict(_setting(one) for one in settings.split(","))
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from .trace import Segment, Span, Trace, TraceRequest
 
 ASKED_LIMITS = (128, 256, 512, 1024, 2048, 4096)  # what clients ask for as max_tokens
+# How clients choose among them: one of the next three above their answer; the next; or none of
+# them, but exactly what they will get, as benchmarks with a fixed output length do.
+ASKING = ("generous", "next", "exact")
 
 
 @dataclass(slots=True)
@@ -20,6 +23,7 @@ class Material:
     """The source of randomness and of span numbers that nobody else has."""
 
     rng: np.random.Generator
+    asking: str = "generous"  # one of ASKING
     num_spans: int = 0
 
     def text(self, count: int) -> Span:
@@ -31,6 +35,14 @@ class Material:
         """Draw a length: log-normal, with spread the deviation of its logarithm."""
         drawn = self.rng.lognormal(np.log(median), spread)
         return int(min(max(drawn, least), most))
+
+    def asked_limit(self, output: int) -> int:
+        """Draw the max_tokens of a client whose answer will have output tokens."""
+        above = [limit for limit in ASKED_LIMITS if limit > output] or [output + 1]
+        steps = int(self.rng.integers(3))  # drawn in any case: the rest of the trace is the same
+        if self.asking == "exact":
+            return output
+        return above[min(steps, len(above) - 1) if self.asking == "generous" else 0]
 
     def zipf(self, count: int, exponent: float = 1.0) -> int:
         """Draw a number below count; the k-th has a weight of k ** -exponent."""
@@ -52,16 +64,14 @@ class Program:
         after: tuple[str, ...] = (),
         delay: float = 0.0,
     ) -> str:
-        """Add a request that asks for more tokens than it will draw; return its id."""
+        """Add a request; return its id."""
         name = f"{self.name}.{len(self.requests)}"
-        generous = [limit for limit in ASKED_LIMITS if limit > output] or [output + 1]
-        asked = generous[min(int(self.material.rng.integers(3)), len(generous) - 1)]
         self.requests.append(
             TraceRequest(
                 id=name,
                 prompt=prompt,
                 output=output,
-                max_tokens=asked,
+                max_tokens=self.material.asked_limit(output),
                 after=after,
                 delay=round(delay, 4),
                 program=self.name,
@@ -96,9 +106,10 @@ def make_trace(
     num_requests: int,
     arrivals: Arrivals,
     seed: int,
+    asking: str = "generous",
 ) -> Trace:
     """Return whole programs with at least num_requests requests together."""
-    material = Material(np.random.default_rng(seed))
+    material = Material(np.random.default_rng(seed), asking)
     workload = make_workload(material)
     programs: list[Program] = []
     total = 0

@@ -21,6 +21,7 @@ enum RtDtype : int32_t {
   RT_Q4_K = 12,
   RT_Q5_K = 13,
   RT_Q6_K = 14,
+  RT_I8 = 24,  // of the KV pool only
   RT_BF16 = 30,
 };
 
@@ -64,7 +65,8 @@ enum RtTensor : int32_t {
 struct RtConfig {
   int32_t num_layers, hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim;
   int32_t vocab_size, max_positions, rotary_dim;
-  int32_t compute_dtype;  // RT_BF16 or RT_F32: activations, float weights and the KV pool
+  int32_t compute_dtype;  // RT_BF16 or RT_F32: activations and float weights
+  int32_t kv_dtype;       // of the KV pool: RT_BF16, RT_F32 or RT_I8
   int32_t tied_embeddings;
   int32_t num_threads;
   int32_t level;  // RtLevel
@@ -83,10 +85,12 @@ struct RtStep {
   const int64_t* table_rows;      // [B]
   const int32_t* slot_table;      // [R, slot_table_stride]
   int64_t slot_table_rows, slot_table_stride;
-  void* k_pool;  // [num_layers, num_slots, num_kv_heads, head_dim]
+  // [num_layers, num_slots, num_kv_heads, head_dim]; with RT_I8 head_dim + 4 bytes, the last four of
+  // them an f32 scale.
+  void* k_pool;
   void* v_pool;
   int64_t num_slots;
-  int64_t kv_layer_stride, kv_slot_stride;  // in elements; heads and head_dim are contiguous
+  int64_t kv_layer_stride, kv_slot_stride;  // in elements (RT_I8: bytes); heads are contiguous
   int32_t share_prefixes;                   // read equal prefixes of several rows once (same bits)
   int32_t num_logit_tokens;
   const int32_t* logit_tokens;  // [L] indices into T
@@ -94,6 +98,11 @@ struct RtStep {
   int64_t logits_stride;
   int32_t* argmax;     // [L] or null; ties go to the lowest id
   float* hidden_out;   // [L, hidden] after the final norm, or null
+  // [L] bitmasks of ceil(vocab / 32) words, each null where every id is legal; or null. With
+  // logits, a row whose mask leaves few ids is filled at those alone (one alone: with 0), and rows
+  // change places: logit_rows [L] receives the row of each logit token.
+  const uint32_t* const* allowed_ids;
+  int32_t* logit_rows;
 };
 
 // What rt_sample does with a row of logits.

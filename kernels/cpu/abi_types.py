@@ -15,7 +15,7 @@ import numpy as np
 
 
 class DType(enum.IntEnum):
-    """Source types of a matrix; ggml's own numbers."""
+    """Types of matrices and of the KV pool; ggml's own numbers."""
 
     F32 = 0
     F16 = 1
@@ -27,6 +27,7 @@ class DType(enum.IntEnum):
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    I8 = 24  # of the KV pool only
     BF16 = 30
 
 
@@ -92,6 +93,7 @@ class ConfigStruct(ctypes.Structure):
                 "max_positions",
                 "rotary_dim",
                 "compute_dtype",
+                "kv_dtype",
                 "tied_embeddings",
                 "num_threads",
                 "level",
@@ -129,6 +131,8 @@ class StepStruct(ctypes.Structure):
         ("logits_stride", c_int64),
         ("argmax", c_void_p),
         ("hidden_out", c_void_p),
+        ("allowed_ids", c_void_p),
+        ("logit_rows", c_void_p),
     ]
 
 

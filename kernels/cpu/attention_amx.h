@@ -62,10 +62,6 @@ RT_INLINE AttentionScratch carve(const AttentionArgs& args, ThreadScratch& scrat
   return a;
 }
 
-RT_INLINE const int32_t* row_slots(const RtStep& step, int row) {
-  return step.slot_table + step.table_rows[row] * step.slot_table_stride;
-}
-
 // Fills the lanes of kv head `h` of a tile and packs their queries.
 static void set_lane(const AttentionArgs& args, QueryTile& tile, int lane, int token, int head) {
   tile.token[lane] = token;

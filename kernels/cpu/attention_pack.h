@@ -3,8 +3,7 @@
 
 #include <immintrin.h>
 
-#include "kernel_table.h"
-#include "simd.h"
+#include "attention_gather.h"
 
 namespace rt {
 namespace RT_ISA {
@@ -49,43 +48,56 @@ RT_INLINE void transpose_16x16(__m512i r[16]) {
 
 constexpr int kGatherAhead = 12;  // tokens between a prefetch and its use
 
-// 32 bf16 from p, of which the first `valid` exist.
-RT_INLINE __m512i load_chunk(const uint16_t* p, int valid) {
-  if (valid >= 32) return _mm512_loadu_si512(p);
-  return _mm512_maskz_loadu_epi16((1u << valid) - 1, p);
+// 32 values of a head of d from `at` on as bf16, zero past its end.
+RT_INLINE __m512i load_chunk(const uint16_t* head, int at, int d) {
+  if (d - at >= 32) return _mm512_loadu_si512(head + at);
+  return _mm512_maskz_loadu_epi16((1u << (d - at)) - 1, head + at);
+}
+RT_INLINE __m512i load_chunk(const int8_t* head, int at, int d) {
+  const __mmask32 valid = d - at >= 32 ? 0xffffffffu : (1u << (d - at)) - 1;
+  const __m256i q = _mm256_maskz_loadu_epi8(valid, head + at);
+  const __m512 scale = _mm512_set1_ps(head_scale(head, d));
+  const __m512i low = _mm512_cvtepi8_epi32(_mm256_castsi256_si128(q));
+  const __m512i high = _mm512_cvtepi8_epi32(_mm256_extracti128_si256(q, 1));
+  return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_cvtepi32_ps(high), scale),
+                                      _mm512_mul_ps(_mm512_cvtepi32_ps(low), scale));
 }
 
 // Keys of `heads` kv heads from first_head on: [128 / 16][heads][d / 32][16][32], zero past num_keys.
-static void gather_keys(const AttentionArgs& args, const int32_t* slots, int num_keys, int padded,
-                        int first_head, int heads, uint16_t* out) {
-  const int d = args.head_dim, chunks = args.q_stride / 32;
-  const uint16_t* pool = static_cast<const uint16_t*>(args.k) + first_head * d;
-  const uint16_t* values = static_cast<const uint16_t*>(args.v) + first_head * d;
+template <class T>
+static void gather_keys_of(const AttentionArgs& args, const int32_t* slots, int num_keys,
+                           int padded, int first_head, int heads, uint16_t* out) {
+  const int d = args.head_dim, chunks = args.q_stride / 32, head = args.kv_head_stride;
+  constexpr int kLine = 64 / sizeof(T);
+  const T* pool = static_cast<const T*>(args.k) + first_head * head;
+  const T* values = static_cast<const T*>(args.v) + first_head * head;
   for (int j = 0; j < padded; ++j) {
     uint16_t* row = out + (j / 16 * heads * chunks) * 512 + j % 16 * 32;
     // Slots lie anywhere, so the hardware cannot guess the next ones. Values are fetched here too:
     // they are wanted right after the keys.
     if (j + kGatherAhead < num_keys) {
       const int64_t next = slots[j + kGatherAhead] * args.step->kv_slot_stride;
-      for (int i = 0; i < heads * d; i += 32) {
+      for (int i = 0; i < heads * head; i += kLine) {
         _mm_prefetch(reinterpret_cast<const char*>(pool + next + i), _MM_HINT_T0);
         _mm_prefetch(reinterpret_cast<const char*>(values + next + i), _MM_HINT_T1);
       }
     }
-    const uint16_t* key = j < num_keys ? pool + slots[j] * args.step->kv_slot_stride : nullptr;
+    const T* key = j < num_keys ? pool + slots[j] * args.step->kv_slot_stride : nullptr;
     for (int h = 0; h < heads; ++h)
       for (int c = 0; c < chunks; ++c, row += 512)
         _mm512_store_si512(row, key == nullptr ? _mm512_setzero_si512()
-                                               : load_chunk(key + h * d + c * 32, d - c * 32));
+                                               : load_chunk(key + h * head, c * 32, d));
   }
 }
 
 // Values interleaved by key pairs: [heads][d / 16][128 / 32][16 pairs][16][2], zero past num_keys.
-static void gather_values(const AttentionArgs& args, const int32_t* slots, int num_keys, int padded,
-                          int first_head, int heads, uint16_t* out) {
+template <class T>
+static void gather_values_of(const AttentionArgs& args, const int32_t* slots, int num_keys,
+                             int padded, int first_head, int heads, uint16_t* out) {
   const int d = args.head_dim, tiles = d / 16, chunks = args.q_stride / 32;
+  const int head = args.kv_head_stride;
   constexpr int kTileStep = (kSplitTokens / 32) * 512;
-  const uint16_t* pool = static_cast<const uint16_t*>(args.v) + first_head * d;
+  const T* pool = static_cast<const T*>(args.v) + first_head * head;
   // Word i of the first half takes (even[i], odd[i]) for i < 16, of the second for i >= 16.
   alignas(64) uint16_t low[32], high[32];
   for (int i = 0; i < 16; ++i) {
@@ -97,21 +109,32 @@ static void gather_values(const AttentionArgs& args, const int32_t* slots, int n
   const __m512i low_index = _mm512_load_si512(low), high_index = _mm512_load_si512(high);
   const int64_t stride = args.step->kv_slot_stride;
   for (int j = 0; j < padded; j += 2) {
-    const uint16_t* even = j < num_keys ? pool + slots[j] * stride : nullptr;
-    const uint16_t* odd = j + 1 < num_keys ? pool + slots[j + 1] * stride : nullptr;
+    const T* even = j < num_keys ? pool + slots[j] * stride : nullptr;
+    const T* odd = j + 1 < num_keys ? pool + slots[j + 1] * stride : nullptr;
     uint16_t* row = out + j / 32 * 512 + j % 32 / 2 * 32;
     for (int h = 0; h < heads; ++h)
       for (int c = 0; c < chunks; ++c) {
-        const int at = h * d + c * 32, left = d - c * 32;
         const __m512i zero = _mm512_setzero_si512();
-        const __m512i a = even == nullptr ? zero : load_chunk(even + at, left);
-        const __m512i b = odd == nullptr ? zero : load_chunk(odd + at, left);
+        const __m512i a = even == nullptr ? zero : load_chunk(even + h * head, c * 32, d);
+        const __m512i b = odd == nullptr ? zero : load_chunk(odd + h * head, c * 32, d);
         uint16_t* tile = row + (h * tiles + 2 * c) * kTileStep;
         _mm512_store_si512(tile, _mm512_permutex2var_epi16(a, low_index, b));
-        if (left > 16)
+        if (d - c * 32 > 16)
           _mm512_store_si512(tile + kTileStep, _mm512_permutex2var_epi16(a, high_index, b));
       }
   }
+}
+
+static void gather_keys(const AttentionArgs& args, const int32_t* slots, int num_keys, int padded,
+                        int first_head, int heads, uint16_t* out) {
+  auto gather = args.kv_dtype == RT_I8 ? gather_keys_of<int8_t> : gather_keys_of<uint16_t>;
+  gather(args, slots, num_keys, padded, first_head, heads, out);
+}
+
+static void gather_values(const AttentionArgs& args, const int32_t* slots, int num_keys, int padded,
+                          int first_head, int heads, uint16_t* out) {
+  auto gather = args.kv_dtype == RT_I8 ? gather_values_of<int8_t> : gather_values_of<uint16_t>;
+  gather(args, slots, num_keys, padded, first_head, heads, out);
 }
 
 }  // namespace RT_ISA

@@ -58,24 +58,27 @@ AttentionScratchSizes attention_scratch_sizes(int q_stride) {
   s.queries = std::max<size_t>(kMaxSequentialTiles * d, kPackedHeadElements) * 32;
   s.state_o = kMaxSequentialTiles * s.tile_o;
   s.state_ml = kMaxSequentialTiles * 64;
-  s.total = 2 * s.keys + kSplitTokens * 192 + s.tile_o + 384 + s.queries + s.state_o + 2 * s.state_ml;
+  const size_t tiles =
+      2 * s.keys + kSplitTokens * 192 + s.tile_o + 384 + s.queries + s.state_o + 2 * s.state_ml;
+  const size_t width = (d + 15) / 16 * 16;  // see VectorScratch
+  const size_t vectors =
+      4 * ((2 * kSplitTokens + 2 * kMaxVectorQueries + 4) * width + 4 * kSplitTokens);
+  s.total = std::max(tiles, vectors);
   return s;
 }
 
 void AttentionPlan::build(const RtStep& step, int num_heads, int num_kv_heads, int q_stride,
-                          int num_threads, bool splits) {
+                          int num_threads) {
   sequential.clear();
   partial.clear();
   partial_rows.clear();
   merges.clear();
   num_partials = 0;
   first_partial.assign(step.num_tokens, 0);
-  token_row.assign(step.num_tokens, 0);
   std::vector<int> short_rows;
   for (int row = 0; row < step.num_rows; ++row) {
     const int begin = step.cu_query_lens[row], end = step.cu_query_lens[row + 1];
-    for (int t = begin; t < end; ++t) token_row[t] = row;
-    if (!splits || begin == end) continue;
+    if (begin == end) continue;
     if (end - begin >= kSequentialTokens) {
       add_sequential(step, row, num_heads / num_kv_heads, num_threads);
       continue;
@@ -87,10 +90,6 @@ void AttentionPlan::build(const RtStep& step, int num_heads, int num_kv_heads, i
       merges.push_back({t, seen, num_partials});
       num_partials += seen;
     }
-  }
-  if (!splits) {
-    num_units = step.num_tokens * num_kv_heads;
-    return;
   }
   const int sequential_rows = static_cast<int>(sequential.size());
   // Expand over heads; late blocks see the most keys, so they go first.
@@ -150,7 +149,9 @@ void AttentionPlan::add_partial(const RtStep& step, const std::vector<int>& rows
         for (int row : members) lanes += new_tokens(step, row) * group;
         const int packed = std::min(kMaxTileLanes / std::max(1, lanes),
                                     kPackedHeadElements / q_stride);
-        const int heads = std::max(1, std::min(num_kv_heads, packed));
+        // Too few splits for all members: heads apart, so that none of them only waits.
+        const int spread = num_threads > total_splits ? 1 : num_kv_heads;
+        const int heads = std::max(1, std::min(spread, packed));
         const int rows_begin = static_cast<int>(partial_rows.size());
         partial_rows.insert(partial_rows.end(), members.begin(), members.end());
         const int rows_end = static_cast<int>(partial_rows.size());

@@ -28,9 +28,11 @@ constexpr int kSequentialBlockLanes = 1024;
 
 constexpr int kMaxHeadDim = 256;
 constexpr int kMaxSequentialTiles = 64;
+constexpr int kMaxVectorQueries = 128;  // that attention_portable.h takes through a split at once
 constexpr int kPackedHeadElements = 512;   // kv heads of one partial unit x padded head_dim
 
-// Bytes of one thread's attention memory, by part; q_stride is head_dim rounded up to 32.
+// Bytes of one thread's attention memory, by part, for tiles; total is enough for vectors too.
+// q_stride is head_dim, rounded up to 32 where queries are bf16.
 struct AttentionScratchSizes {
   size_t keys, tile_o, queries, state_o, state_ml, total;
 };
@@ -57,12 +59,10 @@ struct AttentionPlan {
   std::vector<int> partial_rows;
   std::vector<MergeUnit> merges;
   std::vector<int64_t> first_partial;  // [T], where a partial token's results start
-  std::vector<int> token_row;          // [T]
   int64_t num_partials = 0;
   int num_units = 0;
 
-  void build(const RtStep& step, int num_heads, int num_kv_heads, int q_stride, int num_threads,
-             bool splits);
+  void build(const RtStep& step, int num_heads, int num_kv_heads, int q_stride, int num_threads);
 
  private:
   void add_sequential(const RtStep& step, int row, int group, int num_threads);

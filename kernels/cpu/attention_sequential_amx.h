@@ -186,13 +186,14 @@ static void write_tile(const AttentionArgs& args, const QueryTile& tile, int ind
 
 // Brings keys and values of some slots near: a tile's worth of work before they are gathered.
 static void fetch_slots(const AttentionArgs& args, const int32_t* slots, int count, int head) {
-  const int64_t stride = args.step->kv_slot_stride;
-  const uint16_t* k = static_cast<const uint16_t*>(args.k) + head * args.head_dim;
-  const uint16_t* v = static_cast<const uint16_t*>(args.v) + head * args.head_dim;
+  const int64_t item = kv_element_bytes(args.kv_dtype), stride = args.step->kv_slot_stride * item;
+  const int64_t width = args.kv_head_stride * item;
+  const char* k = static_cast<const char*>(args.k) + head * width;
+  const char* v = static_cast<const char*>(args.v) + head * width;
   for (int j = 0; j < count; ++j)
-    for (int i = 0; i < args.head_dim; i += 32) {
-      _mm_prefetch(reinterpret_cast<const char*>(k + slots[j] * stride + i), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(v + slots[j] * stride + i), _MM_HINT_T1);
+    for (int64_t i = 0; i < width; i += 64) {
+      _mm_prefetch(k + slots[j] * stride + i, _MM_HINT_T1);
+      _mm_prefetch(v + slots[j] * stride + i, _MM_HINT_T1);
     }
 }
 

@@ -19,11 +19,23 @@ static void linear_unit_amx(const LinearArgs& args, const LinearUnit& unit,
   }
 }
 
+// Tiles multiply bf16: f32 queries or an f32 pool would lose what they were asked for.
+RT_INLINE bool attends_in_tiles(const AttentionArgs& args) {
+  return !args.as_f32 && args.kv_dtype != RT_F32;
+}
+
 static void attention_unit(const AttentionArgs& args, int unit, ThreadScratch& scratch) {
-  if (args.as_f32)
-    attention_unit_portable(args, unit, scratch);
-  else
+  if (attends_in_tiles(args))
     attention_unit_amx(args, unit, scratch);
+  else
+    attention_unit_portable(args, unit, scratch);
+}
+
+static void attention_merge(const AttentionArgs& args, int unit) {
+  if (attends_in_tiles(args))
+    attention_merge_amx(args, unit);
+  else
+    attention_merge_portable(args, unit);
 }
 
 static void enter(ThreadScratch& scratch) {
@@ -57,8 +69,8 @@ static double multiply_tiles(int rounds) {
 }
 
 static const KernelTable tile_table = {
-    linear_unit_amx, rms_norm,     write_row, rope_and_store, attention_unit, attention_merge_amx,
-    logits_stats,    enter,        leave,     read_memory,    multiply_tiles, true, kWideRows,
+    linear_unit_amx, rms_norm,     write_row, rope_and_store, attention_unit, attention_merge,
+    logits_stats,    enter,        leave,     read_memory,    multiply_tiles, kWideRows,
     row_peak,        row_block_maxima, row_weights,
 };
 

@@ -14,9 +14,18 @@ struct RopeArgs {
   const float* k_norm;
   int num_heads, num_kv_heads, head_dim, rotary_dim;
   int q_stride;  // elements per head of the query buffer, >= head_dim, the rest zero
-  bool as_f32;
+  bool as_f32;   // the queries
+  int32_t kv_dtype;
   float eps;
 };
+
+// Elements of one kv head in the pool, and bytes of an element.
+inline int kv_head_elements(int32_t kv_dtype, int head_dim) {
+  return kv_dtype == RT_I8 ? head_dim + 4 : head_dim;
+}
+inline int kv_element_bytes(int32_t kv_dtype) {
+  return kv_dtype == RT_I8 ? 1 : kv_dtype == RT_BF16 ? 2 : 4;
+}
 
 // One layer's attention over the whole ragged batch.
 struct AttentionArgs {
@@ -26,7 +35,9 @@ struct AttentionArgs {
   const void* k;  // this layer's pool
   const void* v;
   int num_heads, num_kv_heads, head_dim, q_stride;
-  bool as_f32;
+  bool as_f32;  // the queries
+  int32_t kv_dtype;
+  int kv_head_stride;  // elements of the pool
   float scale;
   // One of the two: bf16 activations written in place, or plain rows for any other format.
   const Activation* out_activation;
@@ -51,7 +62,6 @@ struct KernelTable {
   void (*leave)(ThreadScratch&);
   int32_t (*read_memory)(const uint8_t* p, size_t bytes);
   double (*multiply_registers)(int rounds);  // returns the operations done
-  bool splits_attention;  // whether attention_unit understands partial units
   int wide_rows;          // rows from which linear_unit uses kActWide, INT_MAX for never
   float (*row_peak)(const float* x, int64_t n);  // see row_scan.h for these
   void (*row_block_maxima)(const float* x, int64_t n, float* out);

@@ -6,6 +6,7 @@ Shape letters: B rows, T new tokens, L tokens whose logits are wanted, V vocabul
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,7 @@ _FLOAT_TYPES = {
     "bfloat16": DType.BF16,
     "uint16": DType.BF16,
 }
+_POOL_TYPES = {**_FLOAT_TYPES, "int8": DType.I8}
 Floats = npt.NDArray[np.float32]
 
 
@@ -42,7 +44,8 @@ class EngineError(RuntimeError):
 class CpuModelConfig:
     """Shape and mode of one Llama-like model.
 
-    compute_dtype is BF16 or F32: activations, float weights and the KV pool.
+    compute_dtype is BF16 or F32: activations and float weights. kv_dtype is BF16, F32 or I8: the KV
+    pool; None means compute_dtype.
     attention_scale None means head_dim ** -0.5; rotary_dim None means head_dim.
     """
 
@@ -57,10 +60,24 @@ class CpuModelConfig:
     rms_eps: float
     tied_embeddings: bool
     compute_dtype: DType = DType.BF16
+    kv_dtype: DType | None = None
     num_threads: int = 1
     level: Level = Level.AUTO
     attention_scale: float | None = None
     rotary_dim: int | None = None
+
+    @property
+    def pool_dtype(self) -> DType:
+        """Type of the KV pool's elements."""
+        return self.compute_dtype if self.kv_dtype is None else self.kv_dtype
+
+    def pool_shape(self, num_slots: int) -> tuple[int, int, int, int]:
+        """[num_layers, num_slots, num_kv_heads, elements of a head] of k, and of v.
+
+        A head of an I8 pool has head_dim bytes and four more for its f32 scale.
+        """
+        scale = 4 if self.pool_dtype == DType.I8 else 0
+        return self.num_layers, num_slots, self.num_kv_heads, self.head_dim + scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +127,7 @@ class CpuModel:
             max_positions=config.max_positions,
             rotary_dim=config.head_dim if config.rotary_dim is None else config.rotary_dim,
             compute_dtype=config.compute_dtype,
+            kv_dtype=config.pool_dtype,
             tied_embeddings=config.tied_embeddings,
             num_threads=config.num_threads,
             level=config.level,
@@ -175,18 +193,24 @@ class CpuModel:
         logits: Array | None = None,
         argmax: Array | None = None,
         hidden_out: Array | None = None,
+        allowed_ids: Sequence[Array | None] | None = None,
+        logit_rows: Array | None = None,
         share_prefixes: bool = True,
     ) -> None:
         """Run one step: writes the new tokens' K and V into the pools and fills what is asked for.
 
-        k_pool, v_pool: [num_layers, num_slots, num_kv_heads, head_dim] in compute_dtype.
+        k_pool, v_pool: of config.pool_shape, contiguous.
         logit_tokens: [L] int32 indices into T. logits: [L, V] f32. argmax: [L] int32, the lowest id
         among equals, -1 where every logit is NaN. hidden_out: [L, hidden] f32 after the final norm.
+        allowed_ids: [L] bitmasks of ceil(V / 32) uint32 each, None where every id is legal. A row
+        of logits with few legal ids is filled at those alone (a single one with 0), and rows change
+        places: logit_rows [L] int32 receives the row of each logit token.
         share_prefixes False reads equal prefixes once per row; the results are the same bits.
         """
         slot_table = _rows(batch.slot_table, "int32")
         pools = [self._pool(k_pool), self._pool(v_pool)]
-        logit_rows = None if logits is None else _rows(logits, "float32")
+        logit_view = None if logits is None else _rows(logits, "float32")
+        masks = None if allowed_ids is None else self._masks(allowed_ids, logit_tokens.shape[0])
         struct = StepStruct(
             num_rows=batch.kv_lens.shape[0],
             num_tokens=batch.input_ids.shape[0],
@@ -207,10 +231,12 @@ class CpuModel:
             share_prefixes=share_prefixes,
             num_logit_tokens=logit_tokens.shape[0],
             logit_tokens=_address(logit_tokens, "int32"),
-            logits=None if logit_rows is None else logit_rows.address,
-            logits_stride=0 if logit_rows is None else logit_rows.strides[0],
+            logits=None if logit_view is None else logit_view.address,
+            logits_stride=0 if logit_view is None else logit_view.strides[0],
             argmax=None if argmax is None else _address(argmax, "int32"),
             hidden_out=None if hidden_out is None else _address(hidden_out, "float32"),
+            allowed_ids=None if masks is None else view_of(masks).address,
+            logit_rows=None if logit_rows is None else _address(logit_rows, "int32"),
         )
         self._check(self._lib.rt_step(self._model, ctypes.byref(struct)))
 
@@ -262,10 +288,23 @@ class CpuModel:
 
     def _pool(self, pool: Array) -> ArrayView:
         view = view_of(pool)
-        if _FLOAT_TYPES.get(view.dtype) != self.config.compute_dtype or not view.is_contiguous:
-            wanted = self.config.compute_dtype.name
-            raise EngineError(f"expected a contiguous {wanted} KV pool, got {_described(view)}")
+        dtype = self.config.pool_dtype
+        shape = self.config.pool_shape(view.shape[1]) if len(view.shape) == 4 else None
+        if _POOL_TYPES.get(view.dtype) != dtype or view.shape != shape or not view.is_contiguous:
+            wanted = f"{dtype.name} KV pool of shape {list(self.config.pool_shape(-1))}"
+            raise EngineError(f"expected a contiguous {wanted}, got {_described(view)}")
         return view
+
+    def _masks(self, allowed_ids: Sequence[Array | None], count: int) -> npt.NDArray[np.uintp]:
+        """The addresses of bitmasks, 0 for none."""
+        words = -(-self.config.vocab_size // 32)
+        if len(allowed_ids) != count:
+            raise EngineError(f"{len(allowed_ids)} bitmasks for {count} rows of logits")
+        for mask in allowed_ids:
+            if mask is not None and mask.shape != (words,):
+                raise EngineError(f"a bitmask has shape {list(mask.shape)}, expected [{words}]")
+        masks = [0 if mask is None else _address(mask, "uint32") for mask in allowed_ids]
+        return np.array(masks, dtype=np.uintp)
 
     def _num_outputs(self, tensor: TensorId) -> int:
         c = self.config

@@ -25,15 +25,27 @@ LinearPlan plan_linear(const LinearArgs& args, int num_threads) {
   const int parts = args.is_gated() ? 1 : args.num_parts;
   int panels = 0;
   for (int p = 0; p < parts; ++p) panels += args.weight[p]->num_panels;
+  auto units_of = [&](int size) {
+    int units = 0;
+    for (int p = 0; p < parts; ++p) units += (args.weight[p]->num_panels + size - 1) / size;
+    return units;
+  };
   // Enough units for balance when a neighbour steals a core, large enough to stream.
   const int wanted = std::max(1, panels / (num_threads * 12));
   const int most = args.is_gated() ? 8 : 16;
-  plan.panels_per_unit = num_threads == 1 ? most : std::min(most, std::max(args.is_gated() ? 2 : 4, wanted / 4 * 4));
-  for (int p = 0; p < parts; ++p) {
-    plan.units_per_part[p] =
-        (args.weight[p]->num_panels + plan.panels_per_unit - 1) / plan.panels_per_unit;
-    plan.units_per_m_block += plan.units_per_part[p];
-  }
+  const int least = args.is_gated() ? 2 : 4;
+  int size = num_threads == 1 ? most : std::min(most, std::max(least, wanted / 4 * 4));
+  // The time of few rows is that of their weights: an odd unit out would make all others wait.
+  if (args.m <= kTileRows)
+    for (int smaller = size; smaller > size / 2; --smaller)
+      if (units_of(smaller) % num_threads == 0) {
+        size = smaller;
+        break;
+      }
+  plan.panels_per_unit = size;
+  for (int p = 0; p < parts; ++p)
+    plan.units_per_part[p] = (args.weight[p]->num_panels + size - 1) / size;
+  plan.units_per_m_block = units_of(size);
   plan.num_units = plan.units_per_m_block * plan.num_m_blocks;
   return plan;
 }

@@ -174,22 +174,52 @@ struct PendingBlock {
   }
 };
 
+// Steps of K, a tile each.
+struct KRange {
+  int begin, end;
+};
+
+// Two panels of up to kResidentSteps of K stay in L1 while rows pass; a few more are not worth passing
+// twice.
+constexpr int kResidentSteps = 18, kMostSteps = 24;
+
+// Into how many parts K is cut for `passes` blocks of 32 rows, whose sums wait in a thread's panels.
+template <WeightKind kKind>
+RT_INLINE int k_parts(const Activation& in, int passes) {
+  const bool has_room = (passes + 1) * 4096u <= 2 * widened_panel_bytes(in.k_padded);
+  const int steps = TileForm<kKind>::steps(in);
+  if (TileForm<kKind>::kWidened || passes < 3 || steps <= kMostSteps || !has_room) return 1;
+  return (steps + kResidentSteps - 1) / kResidentSteps;
+}
+
 // Rows [m0, m0 + 17..32) against two panels, into the tiles that `pending` does not use; its rows
 // are finished on the way. kFirst: the panels come from memory and are prefetched a little ahead;
 // otherwise `ahead` walks the weights of the next panels while this pass computes. Input rows are
-// used once per pass: loaded as a stream they leave the two panels in L1.
+// used once per pass: loaded as a stream they leave the two panels in L1. A pass over a part of K
+// leaves its sums in `partial`, which is exact, and the next one starts from them.
 template <WeightKind kKind, bool kFirst>
-static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uint8_t* b1,
-                      const uint8_t*& ahead, int ahead_lines, PendingBlock<kKind>& pending) {
+static void many_rows(const Activation& in, int m0, KRange steps, float* partial,
+                      const uint8_t* b0, const uint8_t* b1, const uint8_t*& ahead, int ahead_lines,
+                      PendingBlock<kKind>& pending) {
   using Form = TileForm<kKind>;
-  const int kt = Form::steps(in);
+  const int kt = steps.end - steps.begin;
   const int slice = kt >= 16 ? 2 : kt >= 8 ? 4 : kTileRows;
-  const uint8_t* a0 = Form::rows(in, m0);
-  const uint8_t* a1 = Form::rows(in, m0 + kTileRows);
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  constexpr int kTile = kTileRows * kPanel;
+  const uint8_t* a0 = Form::rows(in, m0) + steps.begin * 1024;
+  const uint8_t* a1 = Form::rows(in, m0 + kTileRows) + steps.begin * 1024;
+  b0 += steps.begin * 1024;
+  b1 += steps.begin * 1024;
+  if (steps.begin == 0) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  } else {
+    _tile_loadd(0, partial, 64);
+    _tile_loadd(1, partial + kTile, 64);
+    _tile_loadd(2, partial + 2 * kTile, 64);
+    _tile_loadd(3, partial + 3 * kTile, 64);
+  }
   for (int k = 0; k < kt; ++k, a0 += 1024, a1 += 1024, b0 += 1024, b1 += 1024) {
     if (kFirst) prefetch_tile(b0);
     _tile_loadd(6, b0, 64);
@@ -205,8 +235,15 @@ static void many_rows(const Activation& in, int m0, const uint8_t* b0, const uin
     for (int line = 0; line < ahead_lines; ++line, ahead += 64)
       _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
   }
+  if (steps.end < Form::steps(in)) {
+    _tile_stored(0, partial, 64);
+    _tile_stored(1, partial + kTile, 64);
+    _tile_stored(2, partial + 2 * kTile, 64);
+    _tile_stored(3, partial + 3 * kTile, 64);
+    return;
+  }
   pending.flush();
-  float(*out)[kTileRows * kPanel] = pending.other_tiles();
+  float(*out)[kTile] = pending.other_tiles();
   _tile_stored(0, out[0], 64);
   _tile_stored(1, out[1], 64);
   _tile_stored(2, out[2], 64);
@@ -241,46 +278,54 @@ static void linear_unit_tiles(const LinearArgs& args, const LinearUnit& unit,
     const bool in_scratch = Form::kWidened && !stream;
     if (in_scratch)
       for (int i = 0; i < count; ++i) panel[i] = widen_panel_w8a16(in, panel[i], i, scratch);
-    for (int m = unit.m0; m < unit.m1; m += 32) {
-      const int here = m < full_end ? 32 : tail;
-      if (here <= kTileRows || count == 1) {
-        pending.flush();  // few_rows writes the same tiles
-        for (int part_m = m; part_m < m + here; part_m += kTileRows) {
-          const int r = m + here - part_m < kTileRows ? m + here - part_m : kTileRows;
-          configure(scratch, tile_shape(r, r));
-          if constexpr (Form::kWidened) {
-            if (in_scratch)
-              few_rows<WeightKind::kBf16>(in, part_m, panel, count, scratch);
-            else
-              few_rows_widened(in, part_m, panel, count, scratch);
-          } else {
-            few_rows<kKind>(in, part_m, panel, count, scratch);
-          }
-          for (int i = 0; i < count; ++i)
-            Form::scale(args, ref[i].part, ref[i].panel, part_m, r, scratch.tiles[i]);
-          for (int i = 0; i < count; ++i) {
-            if (args.is_gated()) {
-              finish_gated(args, ref[i].panel, part_m, r, scratch.tiles[i], scratch.tiles[i + 1]);
-              ++i;
+    const int k_steps = Form::steps(in), parts = count == 1 ? 1 : k_parts<kKind>(in, passes);
+    const int part_steps = (k_steps + parts - 1) / parts;
+    for (int k = 0; k < k_steps; k += part_steps)
+      for (int m = unit.m0; m < unit.m1; m += 32) {
+        const KRange range = {k, k + part_steps < k_steps ? k + part_steps : k_steps};
+        const int here = m < full_end ? 32 : tail;
+        if (here <= kTileRows || count == 1) {
+          if (range.end < k_steps) continue;
+          pending.flush();  // few_rows writes the same tiles
+          for (int part_m = m; part_m < m + here; part_m += kTileRows) {
+            const int r = m + here - part_m < kTileRows ? m + here - part_m : kTileRows;
+            configure(scratch, tile_shape(r, r));
+            if constexpr (Form::kWidened) {
+              if (in_scratch)
+                few_rows<WeightKind::kBf16>(in, part_m, panel, count, scratch);
+              else
+                few_rows_widened(in, part_m, panel, count, scratch);
             } else {
-              finish_tile(args, scratch, ref[i].part, ref[i].panel, part_m, r, scratch.tiles[i]);
+              few_rows<kKind>(in, part_m, panel, count, scratch);
+            }
+            for (int i = 0; i < count; ++i)
+              Form::scale(args, ref[i].part, ref[i].panel, part_m, r, scratch.tiles[i]);
+            for (int i = 0; i < count; ++i) {
+              if (args.is_gated()) {
+                finish_gated(args, ref[i].panel, part_m, r, scratch.tiles[i], scratch.tiles[i + 1]);
+                ++i;
+              } else {
+                finish_tile(args, scratch, ref[i].part, ref[i].panel, part_m, r, scratch.tiles[i]);
+              }
             }
           }
+          continue;
         }
-        continue;
+        configure(scratch, tile_shape(kTileRows, here - kTileRows));
+        float* partial = reinterpret_cast<float*>(scratch.panels) + (m - unit.m0) / 32 * 1024;
+        if (passes < 3 && m == unit.m0)
+          many_rows<kKind, true>(in, m, range, partial, panel[0], panel[1], ahead, 0, pending);
+        else
+          many_rows<kKind, false>(in, m, range, partial, panel[0], panel[1], ahead, ahead_lines,
+                                  pending);
+        if (range.end < k_steps) continue;
+        pending.tiles = pending.other_tiles();
+        pending.ref[0] = ref[0];
+        pending.ref[1] = ref[1];
+        pending.m = m;
+        pending.rows = here;
+        pending.done = 0;
       }
-      configure(scratch, tile_shape(kTileRows, here - kTileRows));
-      if (passes < 3 && m == unit.m0)
-        many_rows<kKind, true>(in, m, panel[0], panel[1], ahead, 0, pending);
-      else
-        many_rows<kKind, false>(in, m, panel[0], panel[1], ahead, ahead_lines, pending);
-      pending.tiles = pending.other_tiles();
-      pending.ref[0] = ref[0];
-      pending.ref[1] = ref[1];
-      pending.m = m;
-      pending.rows = here;
-      pending.done = 0;
-    }
   }
   pending.flush();
 }

@@ -41,6 +41,8 @@ const RtConfig& checked(const RtConfig& c) {
           "num_heads must be a multiple of num_kv_heads");
   require(c.compute_dtype == RT_BF16 || c.compute_dtype == RT_F32,
           "compute dtype must be bf16 or f32");
+  require(c.kv_dtype == RT_BF16 || c.kv_dtype == RT_F32 || c.kv_dtype == RT_I8,
+          "kv dtype must be bf16, f32 or 8-bit");
   require(c.head_dim > 0 && c.head_dim <= kMaxHeadDim, "head_dim must be at most 256");
   require(c.compute_dtype == RT_F32 || c.head_dim % 16 == 0,
           "bf16 needs a head_dim that is a multiple of 16");

@@ -7,6 +7,7 @@
 #include "abi.h"
 #include "aligned_buffer.h"
 #include "attention_plan.h"
+#include "head_rows.h"
 #include "kernel_table.h"
 #include "linear.h"
 #include "sampling.h"
@@ -28,6 +29,7 @@ struct Workspace {
   AlignedBuffer partials;   // attention results per (token, split)
   std::vector<AlignedBuffer> thread_rows;       // [hidden or wider] f32 of each thread
   std::vector<AlignedBuffer> thread_attention;
+  std::vector<AlignedBuffer> thread_columns;    // [L, 16] logits of one panel
   std::vector<AlignedBuffer> thread_panels;     // unpacked weights, ThreadScratch::panels
   std::vector<std::vector<Best>> thread_best;
   std::vector<ThreadScratch*> scratch;
@@ -40,10 +42,12 @@ struct Workspace {
     void reserve(int m, int k, uint32_t formats, int wide_rows);
   };
   ActivationMemory hidden_in, attention_out, mlp_in, head_in, single_in;
-  std::vector<ActivationMemory> own_in;  // one for each member
+  // One for each member, in steps of so few tokens that each computes what the next product reads.
+  std::vector<ActivationMemory> own_in, own_attention, own_mlp;
   std::vector<SamplingScratch> sampling;
 
   AttentionPlan plan;
+  HeadRows head_rows;
 
   // One scratch a thread, with room for unpacked panels of up to `widest` columns.
   void reserve_scratch(int n_threads, int64_t widest);
@@ -92,7 +96,9 @@ void run_step(RtModel& model, const RtStep& step);
 void run_sampling(RtModel& model, float* logits, int64_t stride, RtSampleRow* rows, int num_rows);
 void run_single_linear(RtModel& model, const PackedWeight& weight, const float* x, int64_t m,
                        float* out);
-// All members of the team call it with equal arguments; ends without a barrier.
-void run_linear(RtModel& model, const LinearArgs& args, ThreadScratch& scratch);
+// All members of the team call it with equal arguments, but for inputs with equal values; ends
+// without a barrier.
+void run_linear(RtModel& model, const LinearArgs& args, const LinearPlan& plan, int member,
+                ThreadScratch& scratch);
 
 }  // namespace rt

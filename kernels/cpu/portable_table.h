@@ -24,12 +24,11 @@ static void linear_unit(const LinearArgs& args, const LinearUnit& unit, ThreadSc
 
 static void enter_portable(ThreadScratch& scratch) { enter_float_mode(scratch); }
 static void leave_portable(ThreadScratch& scratch) { leave_float_mode(scratch); }
-static void no_merge(const AttentionArgs&, int) {}
 
 static const KernelTable portable_table = {
     linear_unit,    rms_norm,     write_row,      rope_and_store, attention_unit_portable,
-    no_merge,       logits_stats, enter_portable, leave_portable, read_memory,
-    multiply_registers, false, INT_MAX,   row_peak,       row_block_maxima,
+    attention_merge_portable, logits_stats, enter_portable, leave_portable, read_memory,
+    multiply_registers, INT_MAX,   row_peak,       row_block_maxima,
     row_weights,
 };
 

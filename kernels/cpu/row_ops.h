@@ -170,6 +170,14 @@ RT_INLINE void write_vector(const float* x, int n, int padded, bool as_f32, void
   for (; i < padded; ++i) h[i] = 0;
 }
 
+// n values of one kv head into the pool; 8-bit ones are followed by their scale.
+RT_INLINE void store_head(const float* x, int n, int32_t kv_dtype, char* out) {
+  if (kv_dtype != RT_I8) return write_vector(x, n, n, kv_dtype == RT_F32, out);
+  const float scale = max_abs(x, n) / 127.0f;
+  round_to_bytes(x, n, inverse_of(scale), reinterpret_cast<int8_t*>(out));
+  memcpy(out + n, &scale, sizeof scale);
+}
+
 // One token: norm and rotate q and k, then store q for attention and k, v into the pool.
 static void rope_and_store(const RopeArgs& args, float* qkv, int64_t position, void* q_out,
                            void* k_out, void* v_out) {
@@ -179,20 +187,22 @@ static void rope_and_store(const RopeArgs& args, float* qkv, int64_t position, v
   const size_t item = args.as_f32 ? 4 : 2;
   char* q_at = static_cast<char*>(q_out);
   char* k_at = static_cast<char*>(k_out);
+  char* v_at = static_cast<char*>(v_out);
+  const size_t kv_head = static_cast<size_t>(kv_head_elements(args.kv_dtype, d)) *
+                         static_cast<size_t>(kv_element_bytes(args.kv_dtype));
   for (int h = 0; h < args.num_heads; ++h, q_at += item * static_cast<size_t>(args.q_stride)) {
     float* x = qkv + h * d;
     if (args.q_norm != nullptr) rms_norm(x, args.q_norm, d, args.eps, x);
     rotate(x, cos, sin, half);
     write_vector(x, d, args.q_stride, args.as_f32, q_at);
   }
-  for (int h = 0; h < args.num_kv_heads; ++h, k_at += item * static_cast<size_t>(d)) {
+  for (int h = 0; h < args.num_kv_heads; ++h, k_at += kv_head, v_at += kv_head) {
     float* x = qkv + (args.num_heads + h) * d;
     if (args.k_norm != nullptr) rms_norm(x, args.k_norm, d, args.eps, x);
     rotate(x, cos, sin, half);
-    write_vector(x, d, d, args.as_f32, k_at);
+    store_head(x, d, args.kv_dtype, k_at);
+    store_head(x + args.num_kv_heads * d, d, args.kv_dtype, v_at);
   }
-  const int kv = args.num_kv_heads * d;
-  write_vector(qkv + (args.num_heads + args.num_kv_heads) * d, kv, kv, args.as_f32, v_out);
 }
 
 static void logits_stats(const float* row, int64_t n, float* log_sum_exp, int32_t* argmax) {

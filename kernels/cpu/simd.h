@@ -72,6 +72,19 @@ RT_INLINE void store_bf16(uint16_t* p, Vec v) {
 #endif
 }
 
+// kLanes signed bytes, by intrinsics: gcc converts a vector of bytes to floats one by one.
+RT_INLINE Vec load_bytes(const int8_t* p) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_as<__m128i>(p)));
+#elif defined(__AVX2__)
+  return (Vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(load_as<int64_t>(p))));
+#else
+  Vec v;
+  for (int i = 0; i < kLanes; ++i) v[i] = p[i];
+  return v;
+#endif
+}
+
 RT_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 RT_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
 
@@ -94,6 +107,37 @@ RT_INLINE float sum_lanes(Vec v) {
   for (int width = kLanes / 2; width > 0; width /= 2)
     for (int i = 0; i < width; ++i) t[i] += t[i + width];
   return t[0];
+}
+// Lane i is the sum of v[i]'s lanes, in a tree order that is the same for all of them.
+RT_INLINE Vec sum_each(const Vec* v) {
+#if defined(__AVX512F__)
+  __m512 t[16];
+  for (int i = 0; i < 16; i += 4) {  // pairs within quarters, then quads
+    const __m512 a = (__m512)v[i], b = (__m512)v[i + 1], c = (__m512)v[i + 2], d = (__m512)v[i + 3];
+    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    t[i / 4] = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+  }
+  for (int i = 0; i < 4; i += 2)  // halves of the quarters of two, then of all
+    t[i] = _mm512_add_ps(_mm512_shuffle_f32x4(t[i], t[i + 1], 0x88),
+                         _mm512_shuffle_f32x4(t[i], t[i + 1], 0xdd));
+  return (Vec)_mm512_add_ps(_mm512_shuffle_f32x4(t[0], t[2], 0x88),
+                            _mm512_shuffle_f32x4(t[0], t[2], 0xdd));
+#elif defined(__AVX2__)
+  __m256 t[2];
+  for (int i = 0; i < 2; ++i) {
+    const Vec* of = v + 4 * i;
+    const __m256 ab = _mm256_hadd_ps((__m256)of[0], (__m256)of[1]);
+    const __m256 cd = _mm256_hadd_ps((__m256)of[2], (__m256)of[3]);
+    t[i] = _mm256_hadd_ps(ab, cd);
+  }
+  return (Vec)_mm256_add_ps(_mm256_permute2f128_ps(t[0], t[1], 0x20),
+                            _mm256_permute2f128_ps(t[0], t[1], 0x31));
+#else
+  Vec sums;
+  for (int i = 0; i < kLanes; ++i) sums[i] = sum_lanes(v[i]);
+  return sums;
+#endif
 }
 RT_INLINE float max_lanes(Vec v) {
   float t[kLanes];

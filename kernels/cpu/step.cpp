@@ -3,10 +3,10 @@
 #include <climits>
 #include <cmath>
 #include <stdexcept>
-#include <string>
 
 #include "model.h"
 #include "packing.h"
+#include "step_chunk.h"
 
 namespace rt {
 namespace {
@@ -15,83 +15,12 @@ namespace {
 // activations mostly live in L2 (2 MiB): of 256 and 512 the larger was faster by 4-10 %.
 constexpr int kChunkTokens = 512;
 
-// Up to this many tokens every member normalises all rows for itself: cheaper than a barrier.
-constexpr int kOwnNormTokens = 2;
+// Up to this many tokens every member normalises, merges and quantises all rows for itself: cheaper
+// than a barrier.
+constexpr int kOwnRowTokens = 2;
 
-void require(bool ok, const char* text) {
-  if (!ok) throw std::invalid_argument(text);
-}
-
-// Everything that could make a kernel read or write outside the caller's arrays, but for the
-// contents of the slot table, which are the memory owner's promise.
-void check_step(const RtModel& model, const RtStep& s) {
-  const RtConfig& c = model.config;
-  require(model.finalized, "rt_finalize was not called");
-  require(s.num_rows >= 0 && s.num_tokens >= 0 && s.num_logit_tokens >= 0, "negative size");
-  require(s.num_rows == 0 ? s.num_tokens == 0
-                          : s.cu_query_lens[0] == 0 && s.cu_query_lens[s.num_rows] == s.num_tokens,
-          "cu_query_lens does not cover the tokens");
-  for (int b = 0; b < s.num_rows; ++b) {
-    const int n = s.cu_query_lens[b + 1] - s.cu_query_lens[b];
-    require(n >= 0 && n <= s.kv_lens[b] && s.kv_lens[b] <= s.slot_table_stride,
-            "a row's lengths do not fit each other or the slot table");
-    require(s.table_rows[b] >= 0 && s.table_rows[b] < s.slot_table_rows, "table row out of range");
-    for (int i = 0; i < n; ++i)
-      require(s.positions[s.cu_query_lens[b] + i] == s.kv_lens[b] - n + i,
-              "positions are not the last ones of the row");
-  }
-  for (int t = 0; t < s.num_tokens; ++t) {
-    require(s.input_ids[t] >= 0 && s.input_ids[t] < c.vocab_size, "token id out of range");
-    require(s.positions[t] < c.max_positions, "position beyond the rope tables");
-    require(s.out_slots[t] >= 0 && s.out_slots[t] < s.num_slots, "slot out of range");
-  }
-  for (int i = 0; i < s.num_logit_tokens; ++i)
-    require(s.logit_tokens[i] >= 0 && s.logit_tokens[i] < s.num_tokens, "logit token out of range");
-  for (int i = 1; i < s.num_logit_tokens; ++i)
-    require(s.logit_tokens[i] > s.logit_tokens[i - 1], "logit tokens must ascend");
-}
-
-// Tokens [begin, end) of a step as a step of its own: rows that end earlier are left out, a row that
-// goes on is cut short. Tokens of a row stay in order, so their keys are in the pool when needed.
-struct StepChunk {
-  StepChunk(const RtStep& whole, int begin, int end, int64_t hidden_size);
-
-  RtStep step;
-  std::vector<int32_t> cu_query_lens, kv_lens, logit_tokens;
-  std::vector<int64_t> table_rows;
-};
-
-StepChunk::StepChunk(const RtStep& whole, int begin, int end, int64_t hidden_size)
-    : step(whole) {
-  if (begin == 0 && end == whole.num_tokens) return;
-  cu_query_lens.push_back(0);
-  for (int b = 0; b < whole.num_rows; ++b) {
-    const int row_end = whole.cu_query_lens[b + 1];
-    const int first = std::max(begin, whole.cu_query_lens[b]), last = std::min(end, row_end);
-    if (first >= last) continue;
-    cu_query_lens.push_back(last - begin);
-    kv_lens.push_back(whole.kv_lens[b] - (row_end - last));
-    table_rows.push_back(whole.table_rows[b]);
-  }
-  step.num_rows = static_cast<int>(kv_lens.size());
-  step.num_tokens = end - begin;
-  step.input_ids += begin;
-  step.positions += begin;
-  step.out_slots += begin;
-  step.cu_query_lens = cu_query_lens.data();
-  step.kv_lens = kv_lens.data();
-  step.table_rows = table_rows.data();
-  int first = 0;
-  while (first < whole.num_logit_tokens && whole.logit_tokens[first] < begin) ++first;
-  int last = first;
-  while (last < whole.num_logit_tokens && whole.logit_tokens[last] < end)
-    logit_tokens.push_back(whole.logit_tokens[last++] - begin);
-  step.num_logit_tokens = last - first;
-  step.logit_tokens = logit_tokens.data();
-  if (step.logits != nullptr) step.logits += first * step.logits_stride;
-  if (step.argmax != nullptr) step.argmax += first;
-  if (step.hidden_out != nullptr) step.hidden_out += first * hidden_size;
-}
+// Of the next product's weights, what a member that waits for others may bring in.
+constexpr size_t kAheadBytes = 24 << 10;
 
 class StepRun {
  public:
@@ -103,20 +32,33 @@ class StepRun {
 
  private:
   template <class Body>
-  void for_rows(int count, int chunk, Body body) {
+  void for_rows(int count, int chunk, const Ahead& ahead, Body body) {
     for (int u = m_.pool.claim(); u * chunk < count; u = m_.pool.claim())
       for (int i = u * chunk; i < std::min(count, (u + 1) * chunk); ++i) body(i);
-    m_.pool.barrier();
+    m_.pool.barrier(ahead);
   }
-  // The normalised residual rows as this member reads them.
+  void reserve_activations();
+  void plan_products();
+  // Where a member starts to read the weights of a product.
+  Ahead first_weights(const LinearPlan& plan, const LinearArgs& args, int member) const;
+  // The normalised residual rows as this member reads them; the same for rows of attention, from
+  // its parts, and of silu * up.
   const Activation& normalise(const std::vector<float>& weight, float* row, int member);
-  void linear(const LinearArgs& args, ThreadScratch& scratch) {
-    run_linear(m_, args, scratch);
-    m_.pool.barrier();
+  const Activation& merged(AttentionArgs args, const Ahead& next, float* row, int member);
+  const Activation& gated(const float* rows, int64_t stride, const Ahead& next, int member);
+  void linear(const LinearArgs& args, const LinearPlan& plan, const Ahead& next, int member) {
+    run_linear(m_, args, plan, member, *w_.scratch[member]);
+    m_.pool.barrier(next);
   }
-  void attention(int layer, const Layer& l, const Activation& in, ThreadScratch& scratch);
-  void mlp(const Layer& l, const Activation& in, ThreadScratch& scratch);
-  void head(float* row, ThreadScratch& scratch, int member);
+  LinearArgs qkv_args(const Layer& l) const;
+  LinearArgs project_args(const Layer& l) const;
+  LinearArgs gate_up_args(const Layer& l) const;
+  LinearArgs down_args(const Layer& l) const;
+  LinearArgs head_args() const;
+  void attention(int layer, const Layer& l, const Activation& in, float* row, int member);
+  void mlp(int layer, const Layer& l, const Activation& in, int member);
+  void head(float* row, int member);
+  void few_logits(LinearArgs args, int member);
   void reduce_argmax();
 
   RtModel& m_;
@@ -124,9 +66,23 @@ class StepRun {
   const RtStep& s_;
   Workspace& w_;
   int chunk_ = 1;
+  bool own_rows_ = false;  // see kOwnRowTokens
+  LinearPlan qkv_plan_, project_plan_, gate_up_plan_, down_plan_, head_plan_;
   // The output passes through f32 rows: it is quantised, or needs padding.
   bool attention_rows_ = false, mlp_rows_ = false;
 };
+
+const float* bias_of(const std::vector<float>& bias) {
+  return bias.empty() ? nullptr : bias.data();
+}
+
+PackedWeight one_panel(PackedWeight w, int panel) {
+  w.data += static_cast<size_t>(panel) * w.panel_bytes;
+  if (w.scales != nullptr) w.scales += panel * kPanel;
+  w.n = std::min(kPanel, w.n - panel * kPanel);
+  w.num_panels = 1;
+  return w;
+}
 
 uint32_t formats_of(std::initializer_list<const PackedWeight*> weights) {
   uint32_t formats = 0;
@@ -139,9 +95,38 @@ void StepRun::prepare() {
   const int qkv_width = m_.q_width() + 2 * m_.kv_width();
   const size_t tokens = static_cast<size_t>(round_up(std::max(t, 1), 32));
   chunk_ = std::max(1, std::min(16, t / (n_threads * 4)));
+  own_rows_ = t <= kOwnRowTokens;
   w_.residual.reserve(tokens * c_.hidden_size * 4);
   w_.qkv.reserve(tokens * qkv_width * 4);
   w_.q.reserve(tokens * c_.num_heads * m_.q_stride() * (m_.is_f32() ? 4 : 2));
+  const int widest = static_cast<int>(
+      round_up(std::max({c_.hidden_size, c_.intermediate_size, m_.q_width()}), 64));
+  w_.rows.reserve(tokens * static_cast<size_t>(widest) * 4);
+  w_.head_rows.build(s_, c_.vocab_size);
+  reserve_activations();
+  plan_products();
+
+  w_.plan.build(s_, c_.num_heads, c_.num_kv_heads, m_.q_stride(), n_threads);
+  const size_t partial_heads = static_cast<size_t>(w_.plan.num_partials) * c_.num_heads;
+  w_.partials.reserve((partial_heads * (c_.head_dim + 2) + 64) * 4);
+
+  w_.thread_rows.resize(n_threads);
+  w_.thread_attention.resize(n_threads);
+  w_.thread_columns.resize(n_threads);
+  w_.thread_best.resize(n_threads);
+  w_.reserve_scratch(n_threads, widest);
+  for (int i = 0; i < n_threads; ++i) {
+    w_.thread_rows[i].reserve(static_cast<size_t>(kOwnRowTokens * widest) * 4);
+    w_.thread_attention[i].reserve(attention_scratch_sizes(m_.q_stride()).total);
+    if (!w_.head_rows.units.empty())
+      w_.thread_columns[i].reserve(static_cast<size_t>(s_.num_logit_tokens) * kPanel * 4);
+    w_.thread_best[i].assign(s_.num_logit_tokens, Best{-INFINITY, INT_MAX});
+    w_.scratch[i]->attention = w_.thread_attention[i].as<uint8_t>();
+    w_.scratch[i]->best = w_.thread_best[i].data();
+  }
+}
+
+void StepRun::reserve_activations() {
   uint32_t in = 0, attn = 0, mlp = 0;
   for (const Layer& l : m_.layers) {
     in |= formats_of({&l.q, &l.k, &l.v, &l.gate});
@@ -149,52 +134,90 @@ void StepRun::prepare() {
     mlp |= formats_of({&l.down});
   }
   const int wide = m_.kernels->wide_rows;
-  if (t <= kOwnNormTokens) {
-    w_.own_in.resize(static_cast<size_t>(n_threads));
-    for (Workspace::ActivationMemory& own : w_.own_in) own.reserve(t, c_.hidden_size, in, wide);
-  } else {
-    w_.hidden_in.reserve(t, c_.hidden_size, in, wide);
-  }
-  w_.attention_out.reserve(t, m_.q_width(), attn, wide);
-  w_.mlp_in.reserve(t, c_.intermediate_size, mlp, wide);
+  auto reserve = [&](Workspace::ActivationMemory& shared,
+                     std::vector<Workspace::ActivationMemory>& own, int k, uint32_t formats) {
+    shared.reserve(s_.num_tokens, k, formats, wide);
+    own.resize(static_cast<size_t>(m_.pool.size()));
+    if (own_rows_)
+      for (Workspace::ActivationMemory& one : own) one.reserve(s_.num_tokens, k, formats, wide);
+  };
+  reserve(w_.hidden_in, w_.own_in, c_.hidden_size, in);
+  reserve(w_.attention_out, w_.own_attention, m_.q_width(), attn);
+  reserve(w_.mlp_in, w_.own_mlp, c_.intermediate_size, mlp);
   w_.head_in.reserve(s_.num_logit_tokens, c_.hidden_size, formats_of({&m_.head()}), wide);
-  const int widest = static_cast<int>(
-      round_up(std::max({c_.hidden_size, c_.intermediate_size, m_.q_width()}), 64));
-  w_.rows.reserve(tokens * static_cast<size_t>(widest) * 4);
   // Rows that do not fill whole blocks of 32 also go through write_row, which zeroes the rest.
   attention_rows_ = attn != kActBf16 || m_.q_width() % kKBlock != 0;
   mlp_rows_ = (mlp & (kActQ8 | kActRowQ8)) != 0 ||
               (mlp == kActBf16 && c_.intermediate_size % kKBlock != 0);
+}
 
-  w_.plan.build(s_, c_.num_heads, c_.num_kv_heads, m_.q_stride(), n_threads,
-                m_.kernels->splits_attention && !m_.is_f32());
-  const size_t partial_heads = static_cast<size_t>(w_.plan.num_partials) * c_.num_heads;
-  w_.partials.reserve((partial_heads * (c_.head_dim + 2) + 64) * 4);
+// Layers have one shape, so the plans of the first serve all.
+void StepRun::plan_products() {
+  const Layer& l = m_.layers[0];
+  qkv_plan_ = plan_linear(qkv_args(l), m_.pool.size());
+  project_plan_ = plan_linear(project_args(l), m_.pool.size());
+  gate_up_plan_ = plan_linear(gate_up_args(l), m_.pool.size());
+  down_plan_ = plan_linear(down_args(l), m_.pool.size());
+  head_plan_ = plan_linear(head_args(), m_.pool.size());
+}
 
-  w_.thread_rows.resize(n_threads);
-  w_.thread_attention.resize(n_threads);
-  w_.thread_best.resize(n_threads);
-  w_.reserve_scratch(n_threads, widest);
-  for (int i = 0; i < n_threads; ++i) {
-    w_.thread_rows[i].reserve(static_cast<size_t>(widest) * 4);
-    w_.thread_attention[i].reserve(attention_scratch_sizes(m_.q_stride()).total);
-    w_.thread_best[i].assign(s_.num_logit_tokens, Best{-INFINITY, INT_MAX});
-    w_.scratch[i]->attention = w_.thread_attention[i].as<uint8_t>();
-    w_.scratch[i]->best = w_.thread_best[i].data();
+Ahead StepRun::first_weights(const LinearPlan& plan, const LinearArgs& args, int member) const {
+  Ahead ahead;
+  if (member >= plan.num_units) return ahead;
+  const LinearUnit unit = plan.unit(args, member);
+  const int parts = args.is_gated() ? 2 : 1;
+  for (int i = 0; i < parts; ++i) {
+    const PackedWeight& w = *args.weight[parts == 2 ? i : unit.part];
+    const size_t bytes = w.panel_bytes * static_cast<size_t>(unit.num_panels);
+    ahead.at[i] = w.panel(unit.first_panel);
+    ahead.bytes[i] = std::min(bytes, kAheadBytes / static_cast<size_t>(parts));
   }
+  return ahead;
 }
 
 const Activation& StepRun::normalise(const std::vector<float>& weight, float* row, int member) {
   const float* residual = w_.residual.as<float>();
-  const bool alone = s_.num_tokens <= kOwnNormTokens;
-  const Activation& out = alone ? w_.own_in[member].view : w_.hidden_in.view;
+  const Activation& out = own_rows_ ? w_.own_in[member].view : w_.hidden_in.view;
   auto body = [&](int t) {
     m_.kernels->rms_norm(residual + static_cast<int64_t>(t) * c_.hidden_size, weight.data(),
                          c_.hidden_size, c_.rms_eps, row);
     m_.kernels->write_row(out, t, row);
   };
-  if (!alone) {
-    for_rows(s_.num_tokens, chunk_, body);
+  if (!own_rows_) {
+    for_rows(s_.num_tokens, chunk_, {}, body);
+  } else {
+    for (int t = 0; t < s_.num_tokens; ++t) body(t);
+  }
+  return out;
+}
+
+const Activation& StepRun::merged(AttentionArgs args, const Ahead& next, float* row, int member) {
+  const int merges = static_cast<int>(w_.plan.merges.size());
+  const int64_t width = m_.q_width();
+  if (own_rows_) {
+    const Activation& own = w_.own_attention[member].view;
+    args.out_activation = &own;
+    if (attention_rows_) args.out_rows = row;
+    for (int u = 0; u < merges; ++u) m_.kernels->attention_merge(args, u);
+    if (attention_rows_)
+      for (int t = 0; t < s_.num_tokens; ++t) m_.kernels->write_row(own, t, row + t * width);
+    return own;
+  }
+  const Activation& out = *args.out_activation;
+  if (merges > 0)
+    for_rows(merges, 1, next, [&](int u) { m_.kernels->attention_merge(args, u); });
+  if (attention_rows_)
+    for_rows(s_.num_tokens, chunk_, next,
+             [&](int t) { m_.kernels->write_row(out, t, args.out_rows + t * width); });
+  return out;
+}
+
+const Activation& StepRun::gated(const float* rows, int64_t stride, const Ahead& next, int member) {
+  const Activation& out = own_rows_ && mlp_rows_ ? w_.own_mlp[member].view : w_.mlp_in.view;
+  if (!mlp_rows_) return out;
+  auto body = [&](int t) { m_.kernels->write_row(out, t, rows + t * stride); };
+  if (!own_rows_) {
+    for_rows(s_.num_tokens, chunk_, next, body);
   } else {
     for (int t = 0; t < s_.num_tokens; ++t) body(t);
   }
@@ -206,24 +229,20 @@ void StepRun::run(int member) {
   float* row = w_.thread_rows[member].as<float>();
   m_.kernels->enter(scratch);
   float* residual = w_.residual.as<float>();
-  for_rows(s_.num_tokens, chunk_, [&](int t) {
+  const Ahead first = first_weights(qkv_plan_, qkv_args(m_.layers[0]), member);
+  for_rows(s_.num_tokens, chunk_, first, [&](int t) {
     unpack_row(m_.embedding, s_.input_ids[t], residual + static_cast<int64_t>(t) * c_.hidden_size);
   });
   for (int i = 0; i < c_.num_layers; ++i) {
     const Layer& l = m_.layers[i];
-    attention(i, l, normalise(l.attn_norm, row, member), scratch);
-    mlp(l, normalise(l.mlp_norm, row, member), scratch);
+    attention(i, l, normalise(l.attn_norm, row, member), row, member);
+    mlp(i, l, normalise(l.mlp_norm, row, member), member);
   }
-  head(row, scratch, member);
+  head(row, member);
   m_.kernels->leave(scratch);
 }
 
-const float* bias_of(const std::vector<float>& bias) { return bias.empty() ? nullptr : bias.data(); }
-
-void StepRun::attention(int layer, const Layer& l, const Activation& in,
-                        ThreadScratch& scratch) {
-  const int d = c_.head_dim, width = m_.q_width() + 2 * m_.kv_width(), q_stride = m_.q_stride();
-  float* qkv = w_.qkv.as<float>();
+LinearArgs StepRun::qkv_args(const Layer& l) const {
   LinearArgs args;
   args.weight[0] = &l.q;
   args.weight[1] = &l.k;
@@ -234,26 +253,80 @@ void StepRun::attention(int layer, const Layer& l, const Activation& in,
   args.out_column[1] = m_.q_width();
   args.out_column[2] = m_.q_width() + m_.kv_width();
   args.num_parts = 3;
-  args.input = &in;
   args.m = s_.num_tokens;
-  args.out = qkv;
-  args.out_stride = width;
-  linear(args, scratch);
+  args.out = w_.qkv.as<float>();
+  args.out_stride = m_.q_width() + 2 * m_.kv_width();
+  return args;
+}
+
+LinearArgs StepRun::project_args(const Layer& l) const {
+  LinearArgs args;
+  args.weight[0] = &l.o;
+  args.bias[0] = bias_of(l.o_bias);
+  args.num_parts = 1;
+  args.m = s_.num_tokens;
+  args.epilogue = Epilogue::kAdd;
+  args.out = w_.residual.as<float>();
+  args.out_stride = c_.hidden_size;
+  return args;
+}
+
+LinearArgs StepRun::gate_up_args(const Layer& l) const {
+  LinearArgs args;
+  args.weight[0] = &l.gate;
+  args.weight[1] = &l.up;
+  args.num_parts = 2;
+  args.m = s_.num_tokens;
+  args.epilogue = mlp_rows_ ? Epilogue::kSiluMulF32 : Epilogue::kSiluMul;
+  args.out = w_.rows.as<float>();
+  args.out_stride = round_up(c_.intermediate_size, 16);
+  args.out_activation = &w_.mlp_in.view;
+  return args;
+}
+
+LinearArgs StepRun::down_args(const Layer& l) const {
+  LinearArgs args = project_args(l);
+  args.weight[0] = &l.down;
+  args.bias[0] = nullptr;
+  return args;
+}
+
+LinearArgs StepRun::head_args() const {
+  LinearArgs args;
+  args.weight[0] = &m_.head();
+  args.num_parts = 1;
+  args.input = &w_.head_in.view;
+  args.m = w_.head_rows.num_full;
+  args.epilogue = s_.logits != nullptr ? Epilogue::kStore : Epilogue::kArgmax;
+  args.out = s_.logits;
+  args.out_stride = s_.logits_stride;
+  return args;
+}
+
+void StepRun::attention(int layer, const Layer& l, const Activation& in, float* row, int member) {
+  ThreadScratch& scratch = *w_.scratch[member];
+  const int d = c_.head_dim, width = m_.q_width() + 2 * m_.kv_width(), q_stride = m_.q_stride();
+  float* qkv = w_.qkv.as<float>();
+  LinearArgs args = qkv_args(l);
+  args.input = &in;
+  linear(args, qkv_plan_, {}, member);
 
   const RopeArgs rope = {m_.rope_cos.data(), m_.rope_sin.data(), bias_of(l.q_norm),
                          bias_of(l.k_norm), c_.num_heads, c_.num_kv_heads, d, c_.rotary_dim,
-                         q_stride, m_.is_f32(), c_.rms_eps};
+                         q_stride, m_.is_f32(), c_.kv_dtype, c_.rms_eps};
   const size_t item = m_.is_f32() ? 4 : 2;
-  char* k_pool = static_cast<char*>(s_.k_pool) + item * layer * s_.kv_layer_stride;
-  char* v_pool = static_cast<char*>(s_.v_pool) + item * layer * s_.kv_layer_stride;
+  const int64_t kv_item = kv_element_bytes(c_.kv_dtype);
+  char* k_pool = static_cast<char*>(s_.k_pool) + kv_item * layer * s_.kv_layer_stride;
+  char* v_pool = static_cast<char*>(s_.v_pool) + kv_item * layer * s_.kv_layer_stride;
   char* q = w_.q.as<char>();
-  for_rows(s_.num_tokens, chunk_, [&](int t) {
-    const size_t slot = item * s_.out_slots[t] * s_.kv_slot_stride;
+  LinearArgs project = project_args(l);
+  const Ahead next = first_weights(project_plan_, project, member);
+  for_rows(s_.num_tokens, chunk_, next, [&](int t) {
+    const int64_t slot = kv_item * s_.out_slots[t] * s_.kv_slot_stride;
     m_.kernels->rope_and_store(rope, qkv + static_cast<int64_t>(t) * width, s_.positions[t],
                                q + item * t * c_.num_heads * q_stride, k_pool + slot, v_pool + slot);
   });
 
-  const Activation& out = w_.attention_out.view;
   const size_t partial_heads = static_cast<size_t>(w_.plan.num_partials) * c_.num_heads;
   float* partials = w_.partials.as<float>();
   AttentionArgs att = {};
@@ -267,92 +340,77 @@ void StepRun::attention(int layer, const Layer& l, const Activation& in,
   att.head_dim = d;
   att.q_stride = q_stride;
   att.as_f32 = m_.is_f32();
+  att.kv_dtype = c_.kv_dtype;
+  att.kv_head_stride = kv_head_elements(c_.kv_dtype, d);
   att.scale = c_.attention_scale;
-  att.out_activation = &out;
+  att.out_activation = &w_.attention_out.view;
   att.out_rows = attention_rows_ ? w_.rows.as<float>() : nullptr;
   att.partial_o = partials;
   att.partial_max = partials + partial_heads * d;
   att.partial_sum = att.partial_max + partial_heads;
   for (int u = m_.pool.claim(); u < w_.plan.num_units; u = m_.pool.claim())
     m_.kernels->attention_unit(att, u, scratch);
-  m_.pool.barrier();
-  if (!w_.plan.merges.empty())
-    for_rows(static_cast<int>(w_.plan.merges.size()), 1,
-             [&](int u) { m_.kernels->attention_merge(att, u); });
-  if (attention_rows_)
-    for_rows(s_.num_tokens, chunk_, [&](int t) {
-      m_.kernels->write_row(out, t, att.out_rows + static_cast<int64_t>(t) * m_.q_width());
-    });
-
-  LinearArgs project;
-  project.weight[0] = &l.o;
-  project.bias[0] = bias_of(l.o_bias);
-  project.num_parts = 1;
-  project.input = &out;
-  project.m = s_.num_tokens;
-  project.epilogue = Epilogue::kAdd;
-  project.out = w_.residual.as<float>();
-  project.out_stride = c_.hidden_size;
-  linear(project, scratch);
+  m_.pool.barrier(next);
+  project.input = &merged(att, next, row, member);
+  linear(project, project_plan_, first_weights(gate_up_plan_, gate_up_args(l), member), member);
 }
 
-void StepRun::mlp(const Layer& l, const Activation& in, ThreadScratch& scratch) {
-  const Activation& act = w_.mlp_in.view;
-  LinearArgs args;
-  args.weight[0] = &l.gate;
-  args.weight[1] = &l.up;
-  args.num_parts = 2;
+void StepRun::mlp(int layer, const Layer& l, const Activation& in, int member) {
+  LinearArgs args = gate_up_args(l), down = down_args(l);
   args.input = &in;
-  args.m = s_.num_tokens;
-  args.epilogue = mlp_rows_ ? Epilogue::kSiluMulF32 : Epilogue::kSiluMul;
-  args.out = w_.rows.as<float>();
-  args.out_stride = round_up(c_.intermediate_size, 16);
-  args.out_activation = &act;
-  linear(args, scratch);
-  if (mlp_rows_)
-    for_rows(s_.num_tokens, chunk_, [&](int t) {
-      m_.kernels->write_row(act, t, args.out + t * args.out_stride);
-    });
-
-  LinearArgs down;
-  down.weight[0] = &l.down;
-  down.num_parts = 1;
-  down.input = &act;
-  down.m = s_.num_tokens;
-  down.epilogue = Epilogue::kAdd;
-  down.out = w_.residual.as<float>();
-  down.out_stride = c_.hidden_size;
-  linear(down, scratch);
+  Ahead next = first_weights(down_plan_, down, member);
+  linear(args, gate_up_plan_, next, member);
+  down.input = &gated(args.out, args.out_stride, next, member);
+  if (layer + 1 < c_.num_layers)
+    next = first_weights(qkv_plan_, qkv_args(m_.layers[layer + 1]), member);
+  else
+    next = first_weights(head_plan_, head_args(), member);
+  linear(down, down_plan_, next, member);
 }
 
-void StepRun::head(float* row, ThreadScratch& scratch, int member) {
+void StepRun::head(float* row, int member) {
   const float* residual = w_.residual.as<float>();
   const int count = s_.num_logit_tokens;
-  for_rows(count, 1, [&](int i) {
+  const LinearArgs args = head_args();
+  for_rows(count, 1, first_weights(head_plan_, args, member), [&](int i) {
     m_.kernels->rms_norm(residual + static_cast<int64_t>(s_.logit_tokens[i]) * c_.hidden_size,
                          m_.final_norm.data(), c_.hidden_size, c_.rms_eps, row);
-    m_.kernels->write_row(w_.head_in.view, i, row);
+    m_.kernels->write_row(w_.head_in.view, w_.head_rows.place[static_cast<size_t>(i)], row);
     if (s_.hidden_out != nullptr)
       std::copy(row, row + c_.hidden_size, s_.hidden_out + static_cast<int64_t>(i) * c_.hidden_size);
   });
   if (count == 0 || (s_.logits == nullptr && s_.argmax == nullptr)) return;
-  LinearArgs args;
-  args.weight[0] = &m_.head();
-  args.num_parts = 1;
-  args.input = &w_.head_in.view;
-  args.m = count;
-  args.epilogue = s_.logits != nullptr ? Epilogue::kStore : Epilogue::kArgmax;
-  args.out = s_.logits;
-  args.out_stride = s_.logits_stride;
-  linear(args, scratch);
+  if (args.m > 0) linear(args, head_plan_, {}, member);
+  if (!w_.head_rows.units.empty()) few_logits(args, member);
   if (s_.argmax == nullptr) return;
   if (s_.logits == nullptr) {
     if (member == 0) reduce_argmax();
     return;
   }
-  for_rows(count, 1, [&](int i) {
+  for_rows(count, 1, {}, [&](int i) {
     m_.kernels->logits_stats(s_.logits + i * s_.logits_stride, c_.vocab_size, nullptr, s_.argmax + i);
   });
+}
+
+void StepRun::few_logits(LinearArgs args, int member) {
+  const HeadRows& rows = w_.head_rows;
+  const PackedWeight& head = m_.head();
+  float* tile = w_.thread_columns[member].as<float>();  // [L, 16]
+  const int count = static_cast<int>(rows.units.size());
+  for (int u = m_.pool.claim(); u < count; u = m_.pool.claim()) {
+    const HeadRows::Unit& unit = rows.units[static_cast<size_t>(u)];
+    const PackedWeight panel = one_panel(head, unit.panel);
+    args.weight[0] = &panel;
+    args.out = tile;
+    args.out_stride = kPanel;
+    m_.kernels->linear_unit(args, {0, 0, 1, unit.row_begin, unit.row_end}, *w_.scratch[member]);
+    for (int r = unit.row_begin; r < unit.row_end; ++r)
+      for (uint32_t columns = rows.columns(r, unit.panel); columns != 0; columns &= columns - 1) {
+        const int column = __builtin_ctz(columns), id = unit.panel * kPanel + column;
+        if (id < c_.vocab_size) s_.logits[r * s_.logits_stride + id] = tile[r * kPanel + column];
+      }
+  }
+  m_.pool.barrier();
 }
 
 void StepRun::reduce_argmax() {
@@ -368,55 +426,6 @@ void StepRun::reduce_argmax() {
 
 }  // namespace
 
-void Workspace::reserve_scratch(int n_threads, int64_t widest) {
-  thread_panels.resize(static_cast<size_t>(n_threads));
-  while (static_cast<int>(scratch.size()) < n_threads) scratch.push_back(new ThreadScratch());
-  for (int i = 0; i < n_threads; ++i) {
-    thread_panels[i].reserve(2 * widened_panel_bytes(widest));
-    scratch[i]->panels = thread_panels[i].as<uint8_t>();
-  }
-}
-
-void Workspace::ActivationMemory::reserve(int m, int k, uint32_t formats, int wide_rows) {
-  const int rows = std::max(m, 1);
-  if ((formats & kActQ8) && rows >= wide_rows) formats |= kActWide;
-  view.formats = formats;
-  view.k = k;
-  view.k_padded = static_cast<int>(round_up(k, kKBlock));
-  view.tile_rows = rows < kTileRows ? rows : kTileRows;
-  const size_t padded_rows = static_cast<size_t>(round_up(rows, view.tile_rows));
-  const size_t elements = padded_rows * static_cast<size_t>(view.k_padded);
-  const size_t blocks = elements / kKBlock;
-  if (formats & kActBf16) bf16.reserve(elements * 2 + 4096);
-  if (formats & kActF32) f32.reserve(elements * 4);
-  if (formats & kActQ8) {
-    q8.reserve(elements + 4096);
-    q8_scale.reserve(blocks * 4 + 4096);
-    q8_sum.reserve(blocks * 4 + 4096);
-    q8_half_sum.reserve(blocks * 8 + 4096);
-  }
-  if (formats & kActWide) wide.reserve(elements * 2 + 4096);
-  if (formats & kActRowQ8) {
-    row_q8.reserve(padded_rows * static_cast<size_t>(round_up(k, 64)) + 4096);
-    row_scale.reserve(padded_rows * 4);
-  }
-  view.bf16 = bf16.as<uint16_t>();
-  view.f32 = f32.as<float>();
-  view.q8 = q8.as<int8_t>();
-  view.q8_scale = q8_scale.as<float>();
-  view.q8_sum = q8_sum.as<float>();
-  view.q8_half_sum = q8_half_sum.as<float>();
-  view.wide = wide.as<uint16_t>();
-  view.row_q8 = row_q8.as<int8_t>();
-  view.row_scale = row_scale.as<float>();
-}
-
-void run_linear(RtModel& model, const LinearArgs& args, ThreadScratch& scratch) {
-  const LinearPlan plan = plan_linear(args, model.pool.size());
-  for (int u = model.pool.claim(); u < plan.num_units; u = model.pool.claim())
-    model.kernels->linear_unit(args, plan.unit(args, u), scratch);
-}
-
 void run_step(RtModel& model, const RtStep& step) {
   check_step(model, step);
   const int tokens = step.num_tokens;
@@ -428,12 +437,18 @@ void run_step(RtModel& model, const RtStep& step) {
     StepRun run(model, chunk.step);
     run.prepare();
     model.pool.run([&run](int member) { run.run(member); });
+    if (step.allowed_ids == nullptr) continue;
+    // A chunk counts from its own first row of logits.
+    const int64_t before = chunk.step.logit_rows - step.logit_rows;
+    for (int i = 0; i < chunk.step.num_logit_tokens; ++i)
+      chunk.step.logit_rows[i] += static_cast<int32_t>(before);
   }
 }
 
 void run_sampling(RtModel& model, float* logits, int64_t stride, RtSampleRow* rows, int num_rows) {
   const int32_t vocab_size = model.config.vocab_size;
-  require(num_rows >= 0 && stride >= vocab_size, "rows of logits are shorter than the vocabulary");
+  if (num_rows < 0 || stride < vocab_size)
+    throw std::invalid_argument("rows of logits are shorter than the vocabulary");
   for (int i = 0; i < num_rows; ++i) check_sample_row(rows[i], vocab_size);
   Workspace& w = model.workspace;
   w.sampling.resize(static_cast<size_t>(model.pool.size()));
@@ -447,32 +462,6 @@ void run_sampling(RtModel& model, float* logits, int64_t stride, RtSampleRow* ro
   }
   model.pool.run([&](int member) {
     for (int i = model.pool.claim(); i < num_rows; i = model.pool.claim()) sample(i, member);
-  });
-}
-
-void run_single_linear(RtModel& model, const PackedWeight& weight, const float* x, int64_t m,
-                       float* out) {
-  if (m == 0) return;
-  Workspace::ActivationMemory& input = model.workspace.single_in;
-  const int rows = static_cast<int>(m);
-  input.reserve(rows, weight.k, activation_format(weight.kind), model.kernels->wide_rows);
-  LinearArgs args;
-  args.weight[0] = &weight;
-  args.num_parts = 1;
-  args.input = &input.view;
-  args.m = rows;
-  args.out = out;
-  args.out_stride = weight.n;
-  Workspace& w = model.workspace;
-  w.reserve_scratch(model.pool.size(), weight.k);
-  model.pool.run([&](int member) {
-    ThreadScratch& scratch = *w.scratch[member];
-    model.kernels->enter(scratch);
-    for (int i = model.pool.claim(); i < rows; i = model.pool.claim())
-      model.kernels->write_row(input.view, i, x + static_cast<int64_t>(i) * weight.k);
-    model.pool.barrier();
-    run_linear(model, args, scratch);
-    model.kernels->leave(scratch);
   });
 }
 

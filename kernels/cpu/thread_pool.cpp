@@ -23,9 +23,25 @@ void relax() {
 #endif
 }
 
+constexpr size_t kLinesBetweenLooks = 4;
+
+void fetch_lines(const uint8_t* p) {
+#if defined(__x86_64__)
+  for (size_t line = 0; line < kLinesBetweenLooks; ++line)
+    _mm_prefetch(reinterpret_cast<const char*>(p + line * 64), _MM_HINT_T1);
+#else
+  (void)p;
+#endif
+}
+
 }  // namespace
 
-void ThreadPool::Gate::wait_while(uint32_t seen) {
+void ThreadPool::Gate::wait_while(uint32_t seen, Ahead ahead) {
+  for (int i = 0; i < 2; ++i)
+    for (size_t done = 0; done < ahead.bytes[i]; done += kLinesBetweenLooks * 64) {
+      if (word.load(std::memory_order_acquire) != seen) return;
+      fetch_lines(ahead.at[i] + done);
+    }
   for (int i = 0; i < kSpins; ++i) {
     if (word.load(std::memory_order_acquire) != seen) return;
     relax();
@@ -67,7 +83,7 @@ void ThreadPool::run(const std::function<void(int)>& body) {
   barrier();
 }
 
-void ThreadPool::barrier() {
+void ThreadPool::barrier(Ahead ahead) {
   if (size_ == 1) {
     next_unit_.store(0, std::memory_order_relaxed);
     return;
@@ -78,7 +94,7 @@ void ThreadPool::barrier() {
     next_unit_.store(0, std::memory_order_relaxed);
     barrier_phase_.bump();
   } else {
-    barrier_phase_.wait_while(phase);
+    barrier_phase_.wait_while(phase, ahead);
   }
 }
 

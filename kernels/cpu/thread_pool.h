@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -12,6 +13,12 @@
 #include <vector>
 
 namespace rt {
+
+// Memory that will be read next: a member that waits brings it into its second-level cache.
+struct Ahead {
+  const uint8_t* at[2] = {};
+  size_t bytes[2] = {};
+};
 
 class ThreadPool {
  public:
@@ -25,7 +32,7 @@ class ThreadPool {
   void run(const std::function<void(int)>& body);
 
   // Inside run(): waits for all members; the claim counter is zero again when it returns.
-  void barrier();
+  void barrier(Ahead ahead = {});
 
   // Inside run(): the next unclaimed unit of work since the last barrier.
   int claim() { return next_unit_.fetch_add(1, std::memory_order_relaxed); }
@@ -35,7 +42,7 @@ class ThreadPool {
   struct Gate {
     std::atomic<uint32_t> word{0};
     std::atomic<uint32_t> sleepers{0};
-    void wait_while(uint32_t seen);
+    void wait_while(uint32_t seen, Ahead ahead = {});
     void bump();
   };
 

@@ -25,6 +25,8 @@ from .model_info import model_info_router, server_version
 from .native import native_router
 from .native_body import GenerateBody
 from .openapi import describe_bodies
+from .pin_job import PinBody, UnpinBody
+from .pins import pins_router
 from .request_body import Body
 from .sampling_defaults import SamplingDefaults
 from .tokenize_routes import DetokenizeBody, TokenizeBody, tokenize_router
@@ -36,6 +38,8 @@ _BODIES: list[type[Body]] = [
     TokenizeBody,
     DetokenizeBody,
     AbortBody,
+    PinBody,
+    UnpinBody,
 ]
 
 
@@ -65,6 +69,7 @@ def create_app(client: EngineClient, args: ServerArgs) -> FastAPI:
         model_info_router(context),
         health_router(context),
         admin_router(context),
+        pins_router(context),
     ):
         app.include_router(router)
 

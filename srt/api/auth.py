@@ -1,9 +1,9 @@
 """Bearer keys: who may call which route.
 
-Probes and metrics are open. Routes that touch other people's requests need the admin key if there
-is one, else the ordinary key. A tenant's key opens the other routes only, and names the tenant
-whose quota a request counts against. Keys are compared in constant time and never logged or sent
-back.
+Probes and metrics are open. Routes that touch other people's requests, or the cache of all, need
+the admin key if there is one, else the ordinary key. A tenant's key opens the other routes only,
+and names the tenant whose quota a request counts against. Keys are compared in constant time and
+never logged or sent back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready", "/metrics"})
 # Of the request being answered; None for the ordinary key, the admin's or none.
 current_tenant: ContextVar[str | None] = ContextVar("current_tenant", default=None)
 
-ADMIN_PATHS = frozenset({"/flush_cache", "/abort_request"})
+ADMIN_PATHS = frozenset({"/flush_cache", "/abort_request", "/pin_prefix", "/unpin_prefix"})
 
 
 class BearerAuth:

@@ -8,8 +8,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from .chat_answer import message_of
 from .chat_job import ChatBody, ChatJob, chat_job
 from .chat_stream import chat_events
+from .chunk_writer import chunk_writer_of
 from .context import ApiContext
 from .disconnect import until_disconnect
 from .event_stream import open_event_stream
@@ -40,7 +42,7 @@ async def _answer(context: ApiContext, request: Request, body: ChatBody) -> Resp
     job = await chat_job(context, body)
     name_request(request, job.rid)
     if body.stream:
-        return await open_event_stream(chat_events(context, job))
+        return await open_event_stream(chat_events(context, job, chunk_writer_of(request.scope)))
     with context.open_bodies.register(job.rid, job.requests):
         completions = await collect(context.client, job.requests)
     return await rendered(
@@ -54,18 +56,22 @@ def _reply(context: ApiContext, job: ChatJob, completions: list[Completion]) -> 
         "object": "chat.completion",
         "created": job.created_unix_seconds,
         "model": job.model_name,
-        "choices": [_choice(context, i, one) for i, one in enumerate(completions)],
+        "choices": [_choice(context, job, i, one) for i, one in enumerate(completions)],
         "usage": usage_of(completions, len(completions)),
     }
 
 
-def _choice(context: ApiContext, index: int, completion: Completion) -> dict[str, Any]:
+def _choice(
+    context: ApiContext, job: ChatJob, index: int, completion: Completion
+) -> dict[str, Any]:
     finish = completion.last.finish
     assert finish is not None, f"request {completion.request.rid} ended without a finish"
+    reader = job.form.reader()
+    pieces = [*reader.push(completion.text), *reader.finish(finish)]
     return {
         "index": index,
-        "message": {"role": "assistant", "content": completion.text, "refusal": None},
+        "message": message_of(pieces, job.form),
         "logprobs": chat_logprobs(context.client.tokenizer, completion.output_logprobs),
-        "finish_reason": finish.type,
+        "finish_reason": reader.finish_reason(finish),
         "matched_stop": finish.matched,
     }

@@ -51,7 +51,8 @@ Messages = TypeAliasType(
 def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """Return messages as ChatTemplate.render takes them, without the fields nobody set.
 
-    Raises BadRequest for a message without content that needs some.
+    Raises BadRequest for a message without content that needs some. The calls in them must have
+    been checked (chat_history.py).
     """
     plain = []
     for index, message in enumerate(messages):
@@ -66,5 +67,9 @@ def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
                 f"{param} has {len(message.content)} parts; at most {MAX_PARTS} are taken",
                 param=param,
             )
-        plain.append(message.model_dump(exclude_none=True))
+        dumped = message.model_dump(exclude_none=True)
+        for call in dumped.get("tool_calls", ()):
+            if not call["function"]["arguments"].strip():
+                call["function"]["arguments"] = "{}"
+        plain.append(dumped)
     return plain

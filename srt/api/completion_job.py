@@ -98,6 +98,7 @@ def _specs(
                 param="logprobs",
             )
         logprobs = LogprobOptions(prompt_start=0 if body.echo else None, num_top=body.logprobs)
+    grammar = body.grammar(context.sampling_defaults.json_whitespace)
     return [
         GenerationSpec(
             prompt=prompt,
@@ -110,6 +111,8 @@ def _specs(
             timeout_seconds=body.timeout_seconds,
             clamp_max_new_tokens="max_new_tokens" not in explicit,
             top_logprobs_field="logprobs",
+            grammar=None if grammar is None else grammar.spec,
+            grammar_field=None if grammar is None else grammar.param,
         )
         for index, prompt in enumerate(prompts)
     ]

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from .chunk_writer import chunk_writer_of
 from .completion_job import CompletionBody, CompletionJob, completion_job
 from .completions_stream import completion_events
 from .context import ApiContext
@@ -40,7 +41,9 @@ async def _answer(context: ApiContext, request: Request, body: CompletionBody) -
     job = await completion_job(context, body)
     name_request(request, job.rid)
     if body.stream:
-        return await open_event_stream(completion_events(context, job))
+        return await open_event_stream(
+            completion_events(context, job, chunk_writer_of(request.scope))
+        )
     with context.open_bodies.register(job.rid, job.requests):
         completions = await collect(context.client, job.requests)
     return await rendered(
@@ -67,10 +70,13 @@ def _choice(
     finish = completion.last.finish
     assert finish is not None, f"request {completion.request.rid} ended without a finish"
     positions = [*(completion.prompt_logprobs or ()), *completion.output_logprobs]
-    return {
+    choice: dict[str, Any] = {
         "index": index,
         "text": job.echoes[index] + completion.text,
         "logprobs": CompletionLogprobs(context.client.tokenizer).of(positions),
         "finish_reason": finish.type,
         "matched_stop": finish.matched,
     }
+    if completion.dropped_keywords:
+        choice["dropped_schema_keywords"] = completion.dropped_keywords
+    return choice

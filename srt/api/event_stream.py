@@ -22,6 +22,7 @@ from .disconnect import ClientGone, until_disconnect
 from .errors import error_body, internal_error
 
 DONE = b"data: [DONE]\n\n"
+_TURN_BYTES = 2048  # sent by one stream until the others get their turn: some eight tokens
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +86,15 @@ class _EventStream(Response):
         try:
             if self._first:
                 await _send_chunk(send, self._first)
+            num_bytes = 0
             async for chunk in self._rest:
                 await _send_chunk(send, chunk)
-                # Neither a ready chunk nor a send to a closed connection waits: without this a
-                # backlog would keep all others out, and the disconnect unseen.
-                await asyncio.sleep(0)
+                num_bytes += len(chunk)
+                if num_bytes >= _TURN_BYTES:
+                    # Neither a ready chunk nor a send to a closed connection waits: without this a
+                    # backlog would keep all others out, and the disconnect unseen.
+                    num_bytes = 0
+                    await asyncio.sleep(0)
         except ServingError as error:
             return event(error_body(error)) + DONE
         except Exception:

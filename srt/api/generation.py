@@ -11,7 +11,7 @@ from typing import cast
 
 from ..errors import BadRequest, EngineDied, Overloaded
 from ..messages import GenerateRequest, PositionLogprobs, Progress, TextDelta
-from ..processes.engine_client import EngineClient
+from ..processes.engine_client import AtOnce, EngineClient
 from ..processes.generation_spec import GenerationSpec
 from .auth import current_tenant
 from .errors import error_from_finish
@@ -58,6 +58,12 @@ class Completion:
         if progress.finish is not None:
             self.finished_seconds = time.monotonic()
         self.progress = progress
+
+    @property
+    def dropped_keywords(self) -> tuple[str, ...]:
+        """JSON pointers of what the schema asks and the output need not keep (strict: false)."""
+        grammar = self.request.grammar
+        return () if grammar is None else grammar.prepared.dropped
 
     @property
     def last(self) -> Progress:
@@ -126,26 +132,25 @@ async def follow(client: EngineClient, request: GenerateRequest) -> AsyncGenerat
 
     Raises the error of an abort by the engine; an abort by the client is an ordinary finish.
     """
-    # The seam promises an iterator; closing it is what aborts the request.
-    stream = cast("AsyncGenerator[TextDelta, None]", client.stream(request))
-    async with aclosing(stream):
+    async with aclosing(_stream(client, request)) as stream:
         async for delta in stream:
-            finish = delta.progress.finish
-            if finish is not None and (error := error_from_finish(finish)) is not None:
-                raise error
+            _raise_abort(delta)
             yield delta
 
 
 async def follow_all(
-    client: EngineClient, requests: Sequence[GenerateRequest]
+    client: EngineClient, requests: Sequence[GenerateRequest], at_once: AtOnce | None = None
 ) -> AsyncGenerator[tuple[int, TextDelta], None]:
     """Run requests side by side; yield (index, delta) as they come.
 
-    The first failure ends all of them, as does closing the generator.
+    The first failure ends all of them, as does closing the generator. at_once is that of
+    EngineClient.stream, for a request that is alone; of several it sees nothing.
     """
     if len(requests) == 1:
-        async with aclosing(follow(client, requests[0])) as only:
+        # follow() written out: a generator less on the way of each token.
+        async with aclosing(_stream(client, requests[0], at_once)) as only:
             async for delta in only:
+                _raise_abort(delta)
                 yield 0, delta
         return
     arrivals: asyncio.Queue[tuple[int, TextDelta] | Exception | None] = asyncio.Queue()
@@ -176,6 +181,19 @@ async def collect(client: EngineClient, requests: Sequence[GenerateRequest]) -> 
         async for index, delta in deltas:
             completions[index].add(delta)
     return completions
+
+
+def _stream(
+    client: EngineClient, request: GenerateRequest, at_once: AtOnce | None = None
+) -> AsyncGenerator[TextDelta, None]:
+    # The seam promises an iterator; closing it is what aborts the request.
+    return cast("AsyncGenerator[TextDelta, None]", client.stream(request, at_once))
+
+
+def _raise_abort(delta: TextDelta) -> None:
+    finish = delta.progress.finish
+    if finish is not None and (error := error_from_finish(finish)) is not None:
+        raise error
 
 
 async def _pump(

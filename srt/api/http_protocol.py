@@ -9,12 +9,14 @@ from __future__ import annotations
 import http
 import logging
 from asyncio import TimerHandle, Transport
-from typing import Any
+from typing import Any, cast
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ..errors import BadRequest, ServingError
+from .chunk_writer import offer_chunk_writer
 from .errors import error_body
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers; prompts belong in the body
@@ -86,6 +88,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._cancel_timer()
         self._has_progressed = self._is_in_body = True
         super().on_headers_complete()
+        cycle = self.cycle
+        if cycle is not None and cycle.scope is self.scope:  # else the head asks for an upgrade
+            offer_chunk_writer(cast("Scope", cycle.scope), _CycleWriter(cycle))
 
     def on_body(self, body: bytes) -> None:
         self._has_progressed = True
@@ -149,3 +154,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class _CycleWriter:
+    """Writes chunks as RequestResponseCycle.send does, as long as that would not have to wait."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def is_ready(self) -> bool:
+        cycle = self._cycle
+        return (
+            cycle.chunked_encoding is True
+            and not cycle.response_complete
+            and not cycle.disconnected
+            and not cycle.flow.write_paused
+        )
+
+    def write(self, chunk: bytes) -> None:
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))

@@ -62,13 +62,14 @@ def model_info_router(context: ApiContext) -> APIRouter:
 
 
 def kv_object(kv: KvStats) -> dict[str, int]:
-    """Return kv as JSON shows it, in tokens."""
+    """Return kv as JSON shows it, in tokens; pinned is a part of protected."""
     return {
         "total": kv.total,
         "available": kv.available,
         "evictable": kv.evictable,
         "protected": kv.protected,
         "held": kv.held,
+        "pinned": kv.pinned,
     }
 
 
@@ -146,5 +147,7 @@ def _internal_state(state: SchedulerState) -> dict[str, Any]:
         "new_token_ratio": state.new_token_ratio,
         "last_gen_throughput": state.generated_tokens_per_second,
         "kv_stats": kv_object(state.kv),
+        "num_pins": state.num_pins,
+        "pin_limit_tokens": state.pin_limit_tokens,
         "counters": msgspec.structs.asdict(state.counters),
     }

@@ -184,6 +184,7 @@ def _spec(
 ) -> GenerationSpec:
     given = items.at("sampling_params", body.sampling_params, index, NativeSampling)
     explicit = {} if given is None else given.explicit()
+    grammar = None if given is None else given.grammar(defaults.json_whitespace)
     sampling = defaults.resolve(explicit, max_new_tokens=DEFAULT_MAX_NEW_TOKENS)
     return GenerationSpec(
         prompt=prompt,
@@ -200,6 +201,8 @@ def _spec(
         timeout_seconds=body.timeout_seconds,
         prompt_field="text" if body.text is not None else "input_ids",
         top_logprobs_field="top_logprobs_num",
+        grammar=None if grammar is None else grammar.spec,
+        grammar_field=None if grammar is None else grammar.param,
     )
 
 

@@ -72,6 +72,8 @@ def meta_info(
         "e2e_latency": now - request.arrival_seconds,
         "queue_time": completion.queue_seconds,
     }
+    if completion.dropped_keywords:
+        info["dropped_schema_keywords"] = completion.dropped_keywords
     options = request.logprobs
     if options is None:
         return info

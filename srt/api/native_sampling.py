@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from runtime.grammars.spec import JsonWhitespace
+
+from .grammar_fields import GrammarField, native_grammar
 from .sampling_fields import AnyValue, SamplingFields
 from .unavailable import refuse_if_set
 
@@ -17,20 +20,25 @@ class NativeSampling(SamplingFields):
     ebnf: AnyValue = None
     json_schema: AnyValue = None
     structural_tag: AnyValue = None
+    choice: AnyValue = None
     beam_width: AnyValue = None
 
     def explicit(self) -> dict[str, Any]:
         """Return what is set, as SamplingParams fields; refuse what is not offered (BadRequest)."""
-        refuse_if_set(
-            "structured generation",
-            regex=self.regex,
-            ebnf=self.ebnf,
-            json_schema=self.json_schema,
-            structural_tag=self.structural_tag,
-        )
         refuse_if_set("beam search", beam_width=self.beam_width)
         values = super().explicit()
         for name in ("max_new_tokens", "min_new_tokens"):
             if (value := getattr(self, name)) is not None:
                 values[name] = value
         return values
+
+    def grammar(self, whitespace: JsonWhitespace) -> GrammarField | None:
+        """Return the grammar that the output follows; None if it is free. Raises BadRequest."""
+        return native_grammar(
+            whitespace,
+            json_schema=self.json_schema,
+            regex=self.regex,
+            ebnf=self.ebnf,
+            structural_tag=self.structural_tag,
+            choice=self.choice,
+        )

@@ -6,7 +6,10 @@ import re
 import uuid
 from typing import Any
 
+from runtime.grammars.spec import JsonWhitespace
+
 from ..errors import BadRequest
+from .grammar_fields import GRAMMAR_FIELDS, GrammarField, openai_grammar
 from .native_body import namespace_of
 from .request_body import Body
 from .sampling_fields import AnyValue, SamplingFields
@@ -49,6 +52,7 @@ class OpenAiFields(SamplingFields):
     guided_regex: AnyValue = None
     guided_choice: AnyValue = None
     guided_grammar: AnyValue = None
+    choice: AnyValue = None
     lora_path: AnyValue = None
     session_params: AnyValue = None
     custom_logit_processor: AnyValue = None
@@ -71,6 +75,10 @@ class OpenAiFields(SamplingFields):
         """The cache namespace that the request's prefixes live in."""
         return namespace_of(self.cache_salt, self.extra_key)
 
+    def grammar(self, whitespace: JsonWhitespace) -> GrammarField | None:
+        """Return the grammar that the output follows; None if it is free. Raises BadRequest."""
+        return openai_grammar(whitespace, {name: getattr(self, name) for name in GRAMMAR_FIELDS})
+
     @property
     def includes_usage(self) -> bool:
         """Whether the stream ends with a usage chunk."""
@@ -83,25 +91,13 @@ class OpenAiFields(SamplingFields):
         return self.includes_usage and options is not None and bool(options.continuous_usage_stats)
 
     def _refuse_unavailable(self) -> None:
-        structured = "structured generation"
-        if self.response_format != {"type": "text"}:
-            refuse_if_set(structured, response_format=self.response_format)
-        refuse_if_set(
-            structured,
-            regex=self.regex,
-            ebnf=self.ebnf,
-            json_schema=self.json_schema,
-            structural_tag=self.structural_tag,
-            structured_outputs=self.structured_outputs,
-            guided_json=self.guided_json,
-            guided_regex=self.guided_regex,
-            guided_choice=self.guided_choice,
-            guided_grammar=self.guided_grammar,
-        )
         refuse_if_set("LoRA", lora_path=self.lora_path)
         refuse_if_set("sessions", session_params=self.session_params)
         refuse_if_set("custom code", custom_logit_processor=self.custom_logit_processor)
         refuse_if_set("returning hidden states", return_hidden_states=self.return_hidden_states)
+        self._refuse_reasoning()
+
+    def _refuse_reasoning(self) -> None:
         refuse_if_set(
             "reasoning control",
             require_reasoning=self.require_reasoning,

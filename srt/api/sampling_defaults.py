@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from runtime.grammars.spec import JsonWhitespace
+
 from ..errors import BadRequest, ConfigError, did_you_mean
 from ..loading.generation_config import sampling_defaults
 from ..sampling_params import SamplingParams, checked
@@ -34,6 +36,7 @@ class SamplingDefaults:
         layers: dict[str, Any] = {}
         if args.sampling_defaults == "model":
             layers |= sampling_defaults(generation_config)
+        self.json_whitespace = JsonWhitespace(args.json_whitespace)
         self._layers = layers | checked_preferred(args, vocab_size)
 
     def resolve(self, explicit: Mapping[str, Any], *, max_new_tokens: int | None) -> SamplingParams:
@@ -50,7 +53,10 @@ def checked_preferred(args: ServerArgs, vocab_size: int = _ANY_VOCAB_SIZE) -> di
     try:
         given = args.preferred_sampling
         check_names("the field", given, NativeSampling)
-        preferred = parse_body(orjson.dumps(given), NativeSampling).explicit()
+        body = parse_body(orjson.dumps(given), NativeSampling)
+        preferred = body.explicit()
+        if (grammar := body.grammar(JsonWhitespace(args.json_whitespace))) is not None:
+            raise BadRequest(f"{grammar.param} is for requests; it cannot be a default")
         checked(SamplingParams(**{"max_new_tokens": None, **preferred}), vocab_size)
     except BadRequest as error:
         raise ConfigError(f"--preferred-sampling-params: {error.message}") from None

@@ -51,7 +51,7 @@ class ForwardBatch:
         return len(self.input_ids)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there is one per row of every step, and that costs 1 us each
 class SampleRow:
     """Draw the next token of batch row `batch_row` from the logits of its last new token.
 

@@ -19,14 +19,14 @@ MIN_POOL_TOKENS = 16
 MAX_FRACTION = 0.95
 
 
-def plan_kv_tokens(args: ServerArgs, config: ModelConfig, dtype: str, weight_bytes: int) -> int:
+def plan_kv_tokens(args: ServerArgs, config: ModelConfig, kv_dtype: str, weight_bytes: int) -> int:
     """Tokens of the pool, a multiple of page_size, to be planned before weights are read.
 
     Raises ConfigError naming the flag, the figures and a value that would work.
     """
     context = config.served_context(args.context_length)
     free = free_memory_bytes()
-    token_bytes = bytes_per_token(config, dtype)
+    token_bytes = bytes_per_token(config, kv_dtype)
     fraction = args.mem_fraction_static
     # One context always fits the cap, or a request the model could take would be refused.
     cap = max(context, min(DEFAULT_MAX_TOKENS, DEFAULT_MAX_CONTEXTS * context))

@@ -1,8 +1,9 @@
 """NativeExecutor: whole steps and their sampling in the C++ CPU engine, without torch.
 
 A step is one call, during which the interpreter lock is free, and the sampling of its logits
-another. Where all rows only need the arg-max no logits are written; prompt positions are scored in
-slices from their hidden states, so that no step holds the logits of a whole chunk.
+another. Where all rows only need the arg-max no logits are written, and rows with few legal ids get
+the logits of those alone; prompt positions are scored in slices from their hidden states, so that
+no step holds the logits of a whole chunk.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ class NativeExecutor:
     backend_name = "cpu_native"
     device = "cpu"
 
-    def __init__(self, model: CpuModel, kv_pool: HostKvPool, weight_form: str) -> None:
+    def __init__(self, model: CpuModel, kv_pool: HostKvPool, weight_form: str, dtype: str) -> None:
         self.model = model
         self.kv_pool = kv_pool
         self.weight_bytes = model.weight_bytes
         self.weight_form = weight_form
-        self.dtype = kv_pool.dtype
+        self.dtype = dtype
         self._head = TensorId.EMBEDDING if model.config.tied_embeddings else TensorId.LM_HEAD
         self._sampler = NativeSampler(model)
         self._logits = np.empty((0, model.config.vocab_size), dtype=np.float32)
@@ -58,9 +59,7 @@ class NativeExecutor:
             return self._score_and_sample(batch, starts, wanted, sample_rows, prompt_logprob_rows)
         if all(map(_needs_only_argmax, sample_rows)):
             return StepOutput(self._greedy(batch, wanted), [])
-        logits = self._logit_rows(len(wanted))
-        self._step(batch, wanted, logits=logits)
-        return StepOutput(self._sampler.sample(logits, sample_rows), [])
+        return StepOutput(self._sample(batch, wanted, sample_rows), [])
 
     def _greedy(self, batch: ForwardBatch, wanted: list[int]) -> list[SampledToken]:
         argmax = np.empty(len(wanted), dtype=np.int32)
@@ -69,6 +68,20 @@ class NativeExecutor:
             SampledToken(token_id) if token_id >= 0 else SampledToken(0, error=NAN_LOGITS)
             for token_id in argmax.tolist()
         ]
+
+    def _sample(
+        self, batch: ForwardBatch, wanted: list[int], sample_rows: list[SampleRow]
+    ) -> list[SampledToken]:
+        logits = self._logit_rows(len(wanted))
+        masks = [_mask_that_saves_logits(row) for row in sample_rows]
+        if all(mask is None for mask in masks):
+            self._step(batch, wanted, logits=logits)
+            return self._sampler.sample(logits, sample_rows)
+        logit_rows = np.empty(len(wanted), dtype=np.int32)
+        self._step(batch, wanted, logits=logits, allowed_ids=masks, logit_rows=logit_rows)
+        order = np.argsort(logit_rows).tolist()  # the sample row of each row of logits
+        sampled = self._sampler.sample(logits, [sample_rows[i] for i in order])
+        return [sampled[row] for row in logit_rows.tolist()]
 
     def _logit_rows(self, count: int) -> Floats:
         """Room for [count, V] logits, kept from step to step: fresh memory costs page faults."""
@@ -119,6 +132,8 @@ class NativeExecutor:
         logits: Floats | None = None,
         argmax: npt.NDArray[np.int32] | None = None,
         hidden_out: Floats | None = None,
+        allowed_ids: list[npt.NDArray[np.uint32] | None] | None = None,
+        logit_rows: npt.NDArray[np.int32] | None = None,
     ) -> None:
         self.model.step(
             StepInput(
@@ -136,7 +151,16 @@ class NativeExecutor:
             logits=logits,
             argmax=argmax,
             hidden_out=hidden_out,
+            allowed_ids=allowed_ids,
+            logit_rows=logit_rows,
         )
+
+
+def _mask_that_saves_logits(row: SampleRow) -> npt.NDArray[np.uint32] | None:
+    """Where only legal ids matter: log-probabilities are those of all logits."""
+    if row.allowed_ids is None or row.logprobs is not None:
+        return None
+    return np.ascontiguousarray(row.allowed_ids, dtype=np.uint32)
 
 
 def _needs_only_argmax(row: SampleRow) -> bool:

@@ -19,6 +19,7 @@ from ..loading.stored_weights import stream_weights
 from .weight_forms import EIGHT_BIT, WeightForm
 
 _COMPUTE_DTYPES = {"bfloat16": DType.BF16, "float32": DType.F32}
+_KV_DTYPES = {**_COMPUTE_DTYPES, "int8": DType.I8}
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _MODEL_TENSORS = {
     "model.embed_tokens.weight": TensorId.EMBEDDING,
@@ -53,6 +54,7 @@ def load_native_model(
     folder: Path,
     config: ModelConfig,
     dtype: str,
+    kv_dtype: str,
     num_threads: int,
     max_positions: int,
     forms: Mapping[str, WeightForm],
@@ -75,6 +77,7 @@ def load_native_model(
             rms_eps=config.rms_norm_eps,
             tied_embeddings=config.tie_word_embeddings,
             compute_dtype=_COMPUTE_DTYPES[dtype],
+            kv_dtype=_KV_DTYPES[kv_dtype],
             num_threads=num_threads,
         )
     )

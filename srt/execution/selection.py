@@ -56,18 +56,20 @@ def load_executor(folder: Path, config: ModelConfig, args: ServerArgs) -> Loaded
     match config.
     """
     dtype = _compute_dtype(config, args)
+    kv_dtype = _kv_dtype(args, dtype)
     started = time.monotonic()
     forms = plan_weight_forms(folder, config, dtype, args.quantization)
     # Weights are not read yet, so the plan still sees the memory they will take.
-    num_tokens = plan_kv_tokens(args, config, dtype, total_bytes(forms))
+    num_tokens = plan_kv_tokens(args, config, kv_dtype, total_bytes(forms))
     num_slots = num_tokens + args.page_size
-    executor = _native(folder, config, args, dtype, num_slots, forms)
+    executor = _native(folder, config, args, dtype, kv_dtype, num_slots, forms)
     if executor is None:
         from .torch_executor import load_torch_executor
 
         executor = load_torch_executor(folder, config, args, dtype, num_slots)
     logger.info(
-        "loaded %s (%s, %s, %.0f MiB of %s weights) in %.1f s; KV pool of %d tokens, %.0f MiB",
+        "loaded %s (%s, %s, %.0f MiB of %s weights) in %.1f s; KV pool of %d tokens, %.0f MiB "
+        "of %s",
         config.architecture,
         dtype,
         executor.backend_name,
@@ -76,6 +78,7 @@ def load_executor(folder: Path, config: ModelConfig, args: ServerArgs) -> Loaded
         time.monotonic() - started,
         num_tokens,
         executor.kv_pool.num_bytes / 2**20,
+        kv_dtype,
     )
     return executor
 
@@ -86,18 +89,31 @@ def _compute_dtype(config: ModelConfig, args: ServerArgs) -> str:
     return config.dtype if args.dtype == "auto" else args.dtype
 
 
+def _kv_dtype(args: ServerArgs, dtype: str) -> str:
+    if args.kv_cache_dtype in ("auto", dtype):
+        return dtype
+    if args.attention_backend == "torch_reference":
+        raise ConfigError(
+            f"--kv-cache-dtype is {args.kv_cache_dtype}, and --attention-backend is "
+            f"torch_reference, which keeps KV in what it computes in, here {dtype}; leave one of "
+            "them at its default"
+        )
+    return args.kv_cache_dtype
+
+
 def _native(
     folder: Path,
     config: ModelConfig,
     args: ServerArgs,
     dtype: str,
+    kv_dtype: str,
     num_slots: int,
     forms: Mapping[str, WeightForm],
 ) -> LoadedExecutor | None:
     """The C++ engine, or None where the torch reference serves instead."""
     if args.attention_backend == "torch_reference":
         return None
-    forced = _flag_that_forces_it(args)
+    forced = _flag_that_forces_it(args, dtype)
     if not native_serves(config, dtype):
         reason = f"cpu_native does not compute {config.architecture} in {dtype} with these options"
         _warn_or_refuse(forced, reason)
@@ -105,19 +121,23 @@ def _native(
     max_positions = config.served_context(args.context_length)
     try:
         model = load_native_model(
-            folder, config, dtype, args.threads or usable_cores(), max_positions, forms
+            folder, config, dtype, kv_dtype, args.threads or usable_cores(), max_positions, forms
         )
     except (NoCompiler, BuildFailed) as error:
         _warn_or_refuse(forced, str(error))
         return None
-    return NativeExecutor(model, HostKvPool(config, num_slots, dtype), describe(forms))
+    return NativeExecutor(model, HostKvPool(config, num_slots, kv_dtype), describe(forms), dtype)
 
 
-def _flag_that_forces_it(args: ServerArgs) -> str | None:
+def _flag_that_forces_it(args: ServerArgs, dtype: str) -> str | None:
     if args.attention_backend == "cpu_native":
         return "--attention-backend is cpu_native"
     if args.quantization != "none":
         return f"--quantization is {args.quantization}, which only cpu_native computes"
+    if args.kv_cache_dtype not in ("auto", dtype):
+        return (
+            f"--kv-cache-dtype is {args.kv_cache_dtype}, which only cpu_native keeps beside {dtype}"
+        )
     return None
 
 

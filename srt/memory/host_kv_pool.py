@@ -14,16 +14,16 @@ from ..loading.model_config import ModelConfig
 from .kv_layout import kv_shape, untouched_memory
 
 # numpy has no bfloat16: the engine takes its bits as uint16.
-_STORAGE = {"bfloat16": np.uint16, "float16": np.float16, "float32": np.float32}
+_STORAGE = {"bfloat16": np.uint16, "float32": np.float32, "int8": np.int8}
 
 
 class HostKvPool:
-    """k and v: [num_layers, num_slots, num_kv_heads, head_dim], contiguous, zero at first."""
+    """k and v of kv_shape, contiguous, zero at first; dtype is bfloat16, float32 or int8."""
 
     def __init__(self, config: ModelConfig, num_slots: int, dtype: str) -> None:
         self.num_slots = num_slots
         self.dtype = dtype
-        shape = kv_shape(config, num_slots)
+        shape = kv_shape(config, num_slots, dtype)
         self.k: npt.NDArray[Any] = _zeros(shape, dtype)
         self.v: npt.NDArray[Any] = _zeros(shape, dtype)
 

@@ -118,13 +118,14 @@ class KvMemory:
         return self.table.num_free_rows
 
     def stats(self) -> KvStats:
-        """Return the four figures and their total."""
+        """Return the four figures and their total, and what pins hold."""
         return KvStats(
             total=self.total_tokens,
             available=self.available_tokens,
             evictable=self.evictable_tokens,
             protected=self.protected_tokens,
             held=self.held_tokens,
+            pinned=self.pinned_tokens,
         )
 
     def peek_prefix_length(self, token_ids: TokenIds, namespace: str | None) -> int:
@@ -171,10 +172,16 @@ class KvMemory:
         """Keep what is cached of token_ids now until expiry_seconds on the caller's clock.
 
         What is computed later is not covered: pin again then, which counts shared tokens once.
-        Raises Overloaded when all pins together would exceed the pinned share of the pool.
+        Raises BadRequest when all pins together would exceed the pinned share of the pool.
         """
         tokens = as_token_array(token_ids, 0, len(token_ids))
         return self.pins.add(self.tree.match_prefix(tokens, namespace), expiry_seconds)
+
+    def check_pin(self, token_ids: TokenIds, namespace: str | None) -> None:
+        """Raise BadRequest if pin() would, were all of token_ids cached: before computing them."""
+        tokens = as_token_array(token_ids, 0, len(token_ids))
+        whole = len(tokens) // self.page_size * self.page_size
+        self.pins.check_room(self.tree.match_prefix(tokens, namespace), whole)
 
     def unpin(self, pin: RetentionPin) -> None:
         """End a pin before its time."""

@@ -23,7 +23,7 @@ class KvPool:
     ) -> None:
         self.num_slots = num_slots
         self.dtype = dtype
-        shape = kv_shape(config, num_slots)
+        shape = kv_shape(config, num_slots, str(dtype).removeprefix("torch."))
         self.k = _lazy_zeros(shape, dtype, device)
         self.v = _lazy_zeros(shape, dtype, device)
 

@@ -34,11 +34,12 @@ from .process_logging import configure_logging
 
 logger = logging.getLogger(__name__)
 
-Role: TypeAlias = Literal["scheduler", "detokenizer", "resolve"]
+Role: TypeAlias = Literal["scheduler", "detokenizer", "grammars", "resolve"]
 
 _MODULES: dict[str, str] = {
     "scheduler": "scheduler_process",
     "detokenizer": "detokenizer_process",
+    "grammars": "grammar_process",
     "resolve": "resolve_process",
 }
 _BOOT = (
@@ -57,6 +58,7 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     ipc_directory: str
     folder: str
     tokenizer_folder: str
+    inbox: str = ""  # the name it listens under, of a role that may have several in a row
     server_args: dict[str, Any]  # the values are of many types; ServerArgs checks them again
 
     @property

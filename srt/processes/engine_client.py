@@ -10,18 +10,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from ..errors import BadRequest, EngineDied, Overloaded, ServingError
+import msgspec
+
+from ..errors import BadRequest, EngineDied, Overloaded
 from ..loading.model_config import ModelConfig
 from ..messages import (
     AbortRequest,
     FlushCache,
     FlushDone,
     GenerateRequest,
+    GrammarChecked,
     Ready,
+    SchedulerReply,
     SchedulerState,
     StartFailed,
     StateQuery,
@@ -29,16 +33,22 @@ from ..messages import (
     TextDelta,
     ToHost,
     ToScheduler,
+    UnpinDone,
+    UnpinPrefix,
 )
 from ..server_args import ServerArgs
 from ..tokenization.chat_template import ChatTemplate
 from ..tokenization.tokenizer import Tokenizer
 from .generation_spec import GenerationSpec
+from .grammar_service import GrammarService
 from .intake import Intake
+from .mailbox import Mailbox
 
 logger = logging.getLogger(__name__)
 
 Status: TypeAlias = Literal["starting", "up", "draining", "dead"]
+
+AtOnce: TypeAlias = Callable[[TextDelta], bool]  # see EngineClient.stream
 
 _REPLY_GRACE_SECONDS = 5.0  # beyond the time that the scheduler itself was given
 
@@ -66,7 +76,8 @@ class RequestObserver(Protocol):
 @dataclass(slots=True, eq=False)
 class _OpenRequest:
     request: GenerateRequest
-    arrivals: asyncio.Queue[TextDelta | ServingError] = field(default_factory=asyncio.Queue)
+    at_once: AtOnce | None
+    arrivals: Mailbox[TextDelta | Exception] = field(default_factory=Mailbox)
 
 
 class EngineClient:
@@ -84,8 +95,10 @@ class EngineClient:
         model_config: ModelConfig,
         facts: Ready,
         to_scheduler: Sender,
+        grammars: GrammarService | None = None,
     ) -> None:
         self.args = args
+        self.grammars = grammars
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.model_config = model_config
@@ -95,7 +108,7 @@ class EngineClient:
         self._to_scheduler = to_scheduler
         self._open: dict[str, _OpenRequest] = {}
         self._closing: dict[str, GenerateRequest] = {}  # given up, their last delta not yet here
-        self._calls: dict[int, asyncio.Future[FlushDone | SchedulerState]] = {}
+        self._calls: dict[int, asyncio.Future[SchedulerReply]] = {}
         self._call_ids = itertools.count(1)
         self._death: str | None = None
         self._intake = Intake(
@@ -128,21 +141,32 @@ class EngineClient:
         self._check_alive()
         if self.status == "draining":
             raise Overloaded("the server is shutting down; send new requests to another one")
-        return await self._intake.prepare_async(spec)
+        requests = await self._intake.prepare_async(spec)
+        if spec.grammar is None:
+            return requests
+        assert self.grammars is not None, "this client was made without a grammar service"
+        source = await self.grammars.check(spec.grammar, spec.grammar_field)
+        return [msgspec.structs.replace(request, grammar=source) for request in requests]
 
-    async def stream(self, request: GenerateRequest) -> AsyncIterator[TextDelta]:
+    async def stream(
+        self, request: GenerateRequest, at_once: AtOnce | None = None
+    ) -> AsyncIterator[TextDelta]:
         """Send request at the first step of the iteration; yield its deltas up to the finish.
 
         An iterator that is closed or cancelled before that aborts its request at once (use
         contextlib.aclosing). A finish of type abort is yielded like any other. Raises BadRequest if
         the rid is open, EngineDied when a process of the engine ends.
+
+        A delta that comes while the iterator's reader waits for it, and is not the last, is given
+        to at_once first: if that returns True it is dealt with and not yielded. This saves waking a
+        task for each token. at_once must be quick; what it raises is raised by the iterator.
         """
-        opened = self._send(request)
+        opened = self._send(request, at_once)
         try:
             finished = False
             while not finished:
-                arrival = await opened.arrivals.get()
-                if isinstance(arrival, ServingError):
+                arrival = await opened.arrivals.take()
+                if isinstance(arrival, Exception):
                     raise arrival
                 finished = arrival.progress.finish is not None
                 yield arrival
@@ -172,6 +196,13 @@ class EngineClient:
         assert isinstance(reply, FlushDone)
         return reply
 
+    async def unpin_prefix(self, pin_id: str, timeout_seconds: float = 10.0) -> int | None:
+        """End the pin with this id; return the tokens it held, None if there is none any more."""
+        call_id = next(self._call_ids)
+        reply = await self._call(call_id, UnpinPrefix(call_id, pin_id), timeout_seconds)
+        assert isinstance(reply, UnpinDone)
+        return reply.num_tokens
+
     async def state(self, timeout_seconds: float = 10.0) -> SchedulerState:
         """Return what the scheduler holds; raises Overloaded if it does not answer in time."""
         call_id = next(self._call_ids)
@@ -191,10 +222,13 @@ class EngineClient:
     def receive(self, message: ToHost) -> None:
         """Take in one message from the scheduler or the detokenizer."""
         match message:
+            case GrammarChecked():
+                if self.grammars is not None:
+                    self.grammars.receive(message)
             case TextBatch():
                 for delta in message.deltas:
                     self._receive_delta(delta)
-            case FlushDone() | SchedulerState():
+            case FlushDone() | UnpinDone() | SchedulerState():
                 future = self._calls.pop(message.call_id, None)
                 if future is not None and not future.done():
                     future.set_result(message)
@@ -208,7 +242,7 @@ class EngineClient:
         self.status = "dead"
         self._death = reason
         for opened in self._open.values():
-            opened.arrivals.put_nowait(EngineDied(reason))
+            opened.arrivals.put(EngineDied(reason))
             for observer in self.observers:
                 observer.on_lost(opened.request)
         self._open.clear()
@@ -218,15 +252,17 @@ class EngineClient:
                 future.set_exception(EngineDied(reason))
         self._calls.clear()
         self._intake.close()
+        if self.grammars is not None:
+            self.grammars.close(reason)
 
-    def _send(self, request: GenerateRequest) -> _OpenRequest:
+    def _send(self, request: GenerateRequest, at_once: AtOnce | None) -> _OpenRequest:
         self._check_alive()
         if self.is_open(request.rid):
             raise BadRequest(
                 f"a request with rid {request.rid!r} is still open; choose another or leave it out",
                 param="rid",
             )
-        opened = _OpenRequest(request)
+        opened = _OpenRequest(request, at_once)
         self._to_scheduler.send(request)
         self._open[request.rid] = opened
         logger.debug("request %s: sent, %d prompt tokens", request.rid, len(request.input_ids))
@@ -250,7 +286,8 @@ class EngineClient:
         opened = self._open.get(rid)
         if opened is not None:
             request = opened.request
-            opened.arrivals.put_nowait(delta)
+            if finished or not _taken_at_once(opened, delta):
+                opened.arrivals.put(delta)
             if finished:
                 del self._open[rid]
         elif rid in self._closing:
@@ -264,10 +301,10 @@ class EngineClient:
             observer.on_delta(request, delta)
 
     async def _call(
-        self, call_id: int, message: FlushCache | StateQuery, timeout_seconds: float
-    ) -> FlushDone | SchedulerState:
+        self, call_id: int, message: FlushCache | UnpinPrefix | StateQuery, timeout_seconds: float
+    ) -> SchedulerReply:
         self._check_alive()
-        future: asyncio.Future[FlushDone | SchedulerState]
+        future: asyncio.Future[SchedulerReply]
         future = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
         self._to_scheduler.send(message)
@@ -290,3 +327,14 @@ class EngineClient:
     def _check_alive(self) -> None:
         if self._death is not None:
             raise EngineDied(self._death)
+
+
+def _taken_at_once(opened: _OpenRequest, delta: TextDelta) -> bool:
+    at_once = opened.at_once
+    if at_once is None or not opened.arrivals.is_awaited:
+        return False
+    try:
+        return at_once(delta)
+    except Exception as error:  # it is the request's own: the other deltas of the step go on
+        opened.arrivals.put(error)
+        return True

@@ -109,6 +109,7 @@ class Intake:
                 arrival_seconds=arrival_seconds,
                 deadline_seconds=None if timeout is None else arrival_seconds + timeout,
                 tenant=spec.tenant,
+                pin_seconds=spec.pin_seconds,
             )
             for index in range(sampling.n)
         ]

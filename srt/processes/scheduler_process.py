@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +19,7 @@ import msgspec
 import zmq
 
 from ..loading.model_config import ModelConfig
-from ..messages import FlushDone, SchedulerState, Stop, TokenBatch, TokenDelta, ToScheduler
+from ..messages import GrammarReady, SchedulerReply, Stop, TokenBatch, TokenDelta, ToScheduler
 from ..scheduling.build import build_scheduler
 from .channels import DETOKENIZER, HOST, SCHEDULER, Inbox, Outbox, address
 from .child import ChildSpec, settle_memory
@@ -42,7 +43,7 @@ class StepScheduler(Protocol):
 
     def take_token_deltas(self) -> list[TokenDelta]: ...
 
-    def take_replies(self) -> list[FlushDone | SchedulerState]: ...
+    def take_replies(self) -> list[SchedulerReply]: ...
 
 
 class StepWatchdog:
@@ -80,7 +81,20 @@ def run(spec: ChildSpec) -> None:
     to_host = Outbox(context, address(directory, HOST))
     folder = Path(spec.folder)
     model = ModelConfig.load(folder, args.model_overrides)
-    scheduler, facts = build_scheduler(folder, model, args, Path(spec.tokenizer_folder))
+    to_itself = Outbox(context, address(directory, SCHEDULER))
+    one_at_a_time = threading.Lock()  # sockets are not for several threads
+
+    def announce(key: str) -> None:
+        with one_at_a_time:
+            to_itself.send(GrammarReady(key))
+
+    scheduler, facts = build_scheduler(
+        folder,
+        model,
+        args,
+        Path(spec.tokenizer_folder),
+        announce,
+    )
     settle_memory()
     # A full collection looks at all that thousands of waiting requests hold: tenths of a second in
     # the middle of a step. Nothing that a step leaves behind needs one; see serve().
@@ -90,6 +104,7 @@ def run(spec: ChildSpec) -> None:
     inbox.close()
     to_detokenizer.close()
     to_host.close()
+    to_itself.close()
     context.term()
 
 

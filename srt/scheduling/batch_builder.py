@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from ..execution.forward_batch import ForwardBatch, PromptLogprobRow, SampleRow
 from ..memory.kv_memory import KvMemory
+from .grammar_rows import ConstrainedRow
 from .planner import PlannedRow
 from .request import Request
 from .stop_rules import suppressed_ids
@@ -29,6 +31,7 @@ class StepInput:
     scored_requests: list[Request]
     sampled_table_rows: list[int] = field(default_factory=list)
     relayed: list[tuple[int, int]] = field(default_factory=list)
+    constrained: list[ConstrainedRow] = field(default_factory=list)
 
 
 class BatchBuilder:
@@ -50,12 +53,16 @@ class BatchBuilder:
         scored: list[Request] = []
         table_rows: list[int] = []
         relayed: list[tuple[int, int]] = []
+        constrained: list[ConstrainedRow] = []
         for index, row in enumerate(rows):
             request = row.request
             if row.num_new == request.num_uncomputed and request.num_new_tokens_left > 0:
                 table_row = request.kv_lease.row
-                if request.has_pending_token:
+                if request.has_pending_token and not request.forced_tail:
                     relayed.append((len(sample_rows), table_row))
+                if request.grammar is not None:
+                    num_left = request.num_new_tokens_left
+                    constrained.append(ConstrainedRow(len(sample_rows), request.grammar, num_left))
                 sample_rows.append(self._sample_row(index, request))
                 sampled.append(request)
                 table_rows.append(table_row)
@@ -72,12 +79,19 @@ class BatchBuilder:
             scored_requests=scored,
             sampled_table_rows=table_rows,
             relayed=relayed,
+            constrained=constrained,
         )
 
     def _batch(self, rows: list[PlannedRow]) -> ForwardBatch:
         starts = np.array([row.request.num_computed for row in rows], dtype=np.int64)
-        lengths = np.array([row.num_new for row in rows], dtype=np.int64)
         table_rows = np.array([row.request.kv_lease.row for row in rows], dtype=np.int64)
+        if all(row.num_new == 1 for row in rows):
+            input_ids = np.array([r.request.tokens[r.request.num_computed] for r in rows])
+            cu_query_lens = np.arange(len(rows) + 1, dtype=np.int32)
+            return self._with_slots(
+                table_rows, starts + 1, input_ids, starts, table_rows, cu_query_lens
+            )
+        lengths = np.array([row.num_new for row in rows], dtype=np.int64)
         cu_query_lens = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum(lengths, out=cu_query_lens[1:])
         # positions[t] = start of its row + place within the row's new tokens
@@ -87,18 +101,35 @@ class BatchBuilder:
         input_ids = np.concatenate(
             [r.request.tokens[r.request.num_computed :][: r.num_new] for r in rows]
         )
+        return self._with_slots(
+            table_rows,
+            starts + lengths,
+            input_ids,
+            positions,
+            table_rows[row_of_token],
+            cu_query_lens,
+        )
+
+    def _with_slots(
+        self,
+        table_rows: npt.NDArray[np.int64],  # [B], as are the lengths
+        kv_lens: npt.NDArray[np.int64],
+        input_ids: npt.NDArray[np.int32],  # [T], as are the two below
+        positions: npt.NDArray[np.signedinteger],
+        table_row_of_token: npt.NDArray[np.int64],
+        cu_query_lens: npt.NDArray[np.int32],
+    ) -> ForwardBatch:
         slot_table = self._memory.table.slot_table
-        out_slots = slot_table[table_rows[row_of_token], positions]
-        kv_lens = (starts + lengths).astype(np.int32)
+        out_slots = slot_table[table_row_of_token, positions]
         if self._copies_slots:
             slot_table = slot_table[table_rows, : kv_lens.max()]  # indexing by a list copies
-            table_rows = np.arange(len(rows), dtype=np.int64)
+            table_rows = np.arange(len(table_rows), dtype=np.int64)
         return ForwardBatch(
             input_ids=input_ids.astype(np.int64),
-            positions=positions.astype(np.int64),
+            positions=positions.astype(np.int64, copy=False),
             out_slots=out_slots.astype(np.int64),
             cu_query_lens=cu_query_lens,
-            kv_lens=kv_lens,
+            kv_lens=kv_lens.astype(np.int32),
             table_rows=table_rows,
             slot_table=slot_table,
         )

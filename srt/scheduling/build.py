@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+
+from runtime.grammars.vocabulary import Vocabulary
 
 from ..execution.host_limits import usable_cores
 from ..execution.selection import load_executor
@@ -14,17 +17,26 @@ from ..messages import Ready
 from ..sampling_params import SamplingParams
 from ..server_args import ServerArgs
 from ..tokenization.eos_token import read_eos_token_id
+from ..tokenization.grammar_vocabulary import grammar_vocabulary
 from ..tokenization.stop_checker import StopChecker
 from ..tokenization.tokenizer import Tokenizer
 from .config import SchedulerConfig
+from .grammar_store import CompiledGrammars
 from .queue_order import CACHE_AWARE
 from .scheduler import Scheduler
 
 
 def build_scheduler(
-    folder: Path, model: ModelConfig, args: ServerArgs, tokenizer_folder: Path
+    folder: Path,
+    model: ModelConfig,
+    args: ServerArgs,
+    tokenizer_folder: Path,
+    announce: Callable[[str], None],
 ) -> tuple[Scheduler, Ready]:
     """Load the weights, size the pool and return the scheduler with its facts.
+
+    announce is called from another thread with the key of a grammar that is done compiling; it must
+    send the scheduler a GrammarReady.
 
     Raises ModelLoadError or ConfigError with a text for the user.
     """
@@ -43,6 +55,7 @@ def build_scheduler(
         min(context_length, total_tokens),  # no request is longer than the pool
         enable_cache=not args.disable_radix_cache,
         eviction_policy=args.radix_eviction_policy,
+        pinned_share=args.pin_pool_share,
     )
     knows_no_prefix = args.disable_radix_cache and args.schedule_policy in CACHE_AWARE
     config = SchedulerConfig(
@@ -56,6 +69,8 @@ def build_scheduler(
         target_retraction_rate=args.target_retraction_rate,
         max_wait_seconds=args.max_wait_seconds,
         ageing_stride=args.ageing_stride,
+        in_batch_sharing_min_tokens=args.in_batch_sharing_min_tokens,
+        in_batch_sharing_max_cached_tokens=args.in_batch_sharing_max_cached_tokens,
         max_prefill_slice_ms=args.max_prefill_slice_ms,
         preemption_threshold=args.priority_scheduling_preemption_threshold,
         max_queued_tokens=args.max_queued_tokens,
@@ -71,6 +86,8 @@ def build_scheduler(
         eos_token_ids=frozenset(eos_ids),
         stream_interval=args.stream_interval,
         log_interval_steps=args.decode_log_interval,
+        vocab_size=model.vocab_size,
+        jump_forward=not args.disable_jump_forward,
     )
 
     @cache
@@ -94,4 +111,9 @@ def build_scheduler(
         device=executor.device,
         threads=args.threads or usable_cores(),
     )
-    return Scheduler(config, memory, executor, make_stop_checker), facts
+
+    def vocabulary() -> Vocabulary:
+        return grammar_vocabulary(tokenizer(), model.vocab_size, eos_ids)
+
+    grammars = CompiledGrammars(vocabulary, args.grammar_cache_mib * 2**20, announce)
+    return Scheduler(config, memory, executor, make_stop_checker, grammars=grammars), facts

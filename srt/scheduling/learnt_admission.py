@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .admission import prompt_tokens_left
-from .length_history import LengthHistory, longer_than
+from .length_history import Kind, LengthHistory, kind_of, longer_than
 from .request import Request
 
 STEP_OF_Z = 0.5
@@ -34,7 +34,7 @@ class LearntForecast:
 
     def __init__(self, target_rate: float) -> None:
         self._target_rate = target_rate
-        self._z = 1.0
+        self._z = 2.0  # cautious until it has learnt; a low target rate lowers it slowly
         self._history = LengthHistory()
         self._mean = np.zeros_like(_HORIZON)  # tokens held in each span beyond those held now
         self._variance = np.zeros_like(_HORIZON)
@@ -51,24 +51,27 @@ class LearntForecast:
         self._ratio = 1.0
         if not active:
             return
-        shares = self._still_running(active)
-        held, prompt_left = np.array([_held(one) for one in active], dtype=np.float64).T
-        self._book(shares, held, _growth(active, prompt_left))
-        asked = sum(one.num_new_tokens_left for one in active)
+        left = _left(active)
+        span = int(np.searchsorted(_HORIZON, left.max())) + 1  # beyond it nobody runs
+        shares = self._still_running(active, left, _HORIZON[:span])
+        held = np.array([_held(one) for one in active], dtype=np.float64)
+        prompt_left = np.array([prompt_tokens_left(one) for one in active], dtype=np.float64)
+        self._book(shares, held, _growth(left, prompt_left, _LAST[:span]))
+        asked = float(left.sum())
         if asked:
-            self._ratio = min(float(np.trapezoid(shares, _HORIZON).sum()) / asked, 1.0)
+            expected = float(np.trapezoid(shares.sum(axis=0), _HORIZON[:span]))
+            self._ratio = min(expected / asked, 1.0)
 
     def fits(self, newcomer: Request, prompt_tokens: int, room: int) -> bool:
-        (share,) = self._still_running([newcomer])
-        (tokens,) = _growth([newcomer], np.array([float(prompt_tokens)]))
+        share, tokens = self._course(newcomer, prompt_tokens)
         mean = self._mean + share * tokens
         variance = self._variance + share * (1.0 - share) * tokens**2
         mean[0] = max(mean[0], self._mean[0] + prompt_tokens)  # needed whatever happens
         return bool((mean + self._z * np.sqrt(variance) <= room).all())
 
     def admitted(self, newcomer: Request, prompt_tokens: int) -> None:
-        shares = self._still_running([newcomer])
-        self._book(shares, np.zeros(1), _growth([newcomer], np.array([float(prompt_tokens)])))
+        share, tokens = self._course(newcomer, prompt_tokens)
+        self._book(share[None], np.zeros(1), tokens[None])
 
     def step_went_well(self) -> None:
         pass
@@ -79,29 +82,38 @@ class LearntForecast:
     def finished(self, request: Request) -> None:
         self._z = max(MIN_Z, self._z - STEP_OF_Z * self._target_rate)
         if not request.params.ignore_eos:
-            self._history.add(
-                request.message.namespace, request.max_new_tokens, len(request.output_ids)
-            )
+            kind = kind_of(request.message.namespace, request.max_new_tokens)
+            self._history.add(kind, len(request.output_ids))
 
     def reset(self) -> None:
         pass  # what was learnt of lengths holds for the next load too
 
-    def _still_running(self, requests: Sequence[Request]) -> NDArray[np.float64]:
+    def _course(
+        self, newcomer: Request, prompt_tokens: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return how likely newcomer runs at each moment, and the tokens it then takes: [T]."""
+        left = _left([newcomer])
+        shares = self._still_running([newcomer], left, _HORIZON)
+        return shares[0], _growth(left, np.array([float(prompt_tokens)]), _LAST)[0]
+
+    def _still_running(
+        self, requests: Sequence[Request], left: NDArray[np.float64], horizon: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Return how likely each request still runs at each moment of the horizon: [R, T]."""
-        left = np.array([one.num_new_tokens_left for one in requests], dtype=np.float64)[:, None]
-        by_curve: dict[int, tuple[NDArray[np.float64], list[int]]] = {}
+        by_kind: dict[Kind, list[int]] = {}
         for index, one in enumerate(requests):
             if not one.params.ignore_eos:
-                curve = self._history.survival(one.message.namespace, one.max_new_tokens)
-                by_curve.setdefault(id(curve), (curve, []))[1].append(index)
-        shares = np.ones((len(requests), len(_HORIZON)))
-        for curve, places in by_curve.values():
+                kind = kind_of(one.message.namespace, one.max_new_tokens)
+                by_kind.setdefault(kind, []).append(index)
+        shares = np.ones((len(requests), len(horizon)))
+        for kind, places in by_kind.items():
+            curve = self._history.survival(kind)
             done = np.array([len(requests[index].output_ids) for index in places])
-            share = longer_than(curve, done[:, None] + _HORIZON)
+            share = longer_than(curve, done[:, None] + horizon)
             now = share[:, :1]
             # Beyond all that was seen nothing is known but the limit.
             shares[places] = np.where(now > 1e-3, share / np.maximum(now, 1e-3), 1.0)
-        shares[left <= _HORIZON] = 0.0
+        shares[left[:, None] <= horizon] = 0.0
         return shares
 
     def _book(
@@ -111,17 +123,30 @@ class LearntForecast:
         growth: NDArray[np.float64],
     ) -> None:
         tokens = held[:, None] + growth
-        self._mean += (shares * tokens).sum(axis=0) - held.sum()
-        self._variance += (shares * (1.0 - shares) * tokens**2).sum(axis=0)
+        span = tokens.shape[1]
+        self._mean[:span] += (shares * tokens).sum(axis=0)
+        self._mean -= held.sum()
+        self._variance[:span] += (shares * (1.0 - shares) * tokens**2).sum(axis=0)
 
 
-def _growth(requests: Sequence[Request], prompt_left: NDArray[np.float64]) -> NDArray[np.float64]:
+def _left(requests: Sequence[Request]) -> NDArray[np.float64]:
+    return np.array([one.num_new_tokens_left for one in requests], dtype=np.float64)
+
+
+def _growth(
+    left: NDArray[np.float64], prompt_left: NDArray[np.float64], last: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return the tokens that each request takes by the end of each span if it lasts: [R, T]."""
-    left = np.array([one.num_new_tokens_left for one in requests], dtype=np.float64)
-    return prompt_left[:, None] + np.minimum(_LAST, left[:, None])
+    return prompt_left[:, None] + np.minimum(last, left[:, None])
 
 
-def _held(request: Request) -> tuple[int, int]:
-    """Return the tokens that only request holds, and its prompt tokens without slots."""
-    assert request.lease is not None, request.rid
-    return request.lease.num_allocated - request.lease.num_matched, prompt_tokens_left(request)
+def _held(request: Request) -> int:
+    """Return the tokens that its end would free: its own, and of the tree what only it locks."""
+    lease = request.kv_lease
+    tokens = lease.num_allocated - lease.num_tree_owned
+    node = lease.node
+    while node.lock_count == 1:
+        assert node.parent is not None, f"a lock on the root: {node!r}"
+        tokens += node.num_tokens
+        node = node.parent
+    return tokens

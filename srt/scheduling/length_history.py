@@ -8,6 +8,7 @@ and a kind seen rarely leans on all requests with such a limit.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +23,26 @@ _REFRESH = 32  # outputs between two refreshes of all curves
 _EDGES: NDArray[np.float64] = np.unique(np.round(2.0 ** np.arange(0, 20.5, 0.42)))
 
 
+Kind: TypeAlias = tuple[str | None, int]
+
+
+def kind_of(namespace: str | None, max_new_tokens: int) -> Kind:
+    """Return the kind of a request: its namespace and the bits of its limit."""
+    return namespace, max_new_tokens.bit_length()
+
+
 class LengthHistory:
     """Histograms of output lengths, by kind and in all."""
 
     def __init__(self) -> None:
-        self._by_kind: OrderedDict[tuple[str | None, int], NDArray[np.float64]] = OrderedDict()
+        self._by_kind: OrderedDict[Kind, NDArray[np.float64]] = OrderedDict()
         self._by_limit: dict[int, NDArray[np.float64]] = {}
-        self._curves: dict[tuple[str | None, int], NDArray[np.float64]] = {}
+        self._curves: dict[Kind, NDArray[np.float64]] = {}
         self._num_added = 0
 
-    def add(self, namespace: str | None, max_new_tokens: int, num_output_tokens: int) -> None:
+    def add(self, kind: Kind, num_output_tokens: int) -> None:
         """Learn that a request of this kind ended by itself after num_output_tokens."""
-        limit = max_new_tokens.bit_length()
-        kind = (namespace, limit)
+        _, limit = kind
         place = int(np.searchsorted(_EDGES, max(num_output_tokens, 1)))
         for counts in (self._counts(kind), self._limit_counts(limit)):
             counts *= FADE
@@ -45,20 +53,18 @@ class LengthHistory:
         else:
             self._curves.pop(kind, None)
 
-    def survival(self, namespace: str | None, max_new_tokens: int) -> NDArray[np.float64]:
+    def survival(self, kind: Kind) -> NDArray[np.float64]:
         """Share of outputs of this kind that are longer than each of EDGES; do not change it."""
-        limit = max_new_tokens.bit_length()
-        kind = (namespace, limit)
         curve = self._curves.get(kind)
         if curve is None:
-            curve = self._curves[kind] = self._curve(kind, max_new_tokens)
+            curve = self._curves[kind] = self._curve(kind)
             if len(self._curves) > 2 * MAX_KINDS:
                 self._curves.clear()
         return curve
 
-    def _curve(self, kind: tuple[str | None, int], max_new_tokens: int) -> NDArray[np.float64]:
-        # With nothing known, any length up to the limit is as likely as any other.
-        prior = np.clip(np.diff(np.minimum(_EDGES, max(max_new_tokens, 1)), prepend=0.0), 0.0, None)
+    def _curve(self, kind: Kind) -> NDArray[np.float64]:
+        # With nothing known, any length up to the largest limit is as likely as any other.
+        prior = np.diff(np.minimum(_EDGES, float(2 ** kind[1])), prepend=0.0)
         counts = PRIOR_WEIGHT * prior / prior.sum()
         wide = self._by_limit.get(kind[1])
         if wide is not None:
@@ -70,7 +76,7 @@ class LengthHistory:
         curve: NDArray[np.float64] = 1.0 - np.cumsum(counts) / counts.sum()
         return np.clip(curve, 0.0, 1.0)
 
-    def _counts(self, kind: tuple[str | None, int]) -> NDArray[np.float64]:
+    def _counts(self, kind: Kind) -> NDArray[np.float64]:
         counts = self._by_kind.get(kind)
         if counts is None:
             counts = self._by_kind[kind] = np.zeros(len(_EDGES))

@@ -51,6 +51,7 @@ class Outbox:
             output_logprobs=request.output_logprobs[num_sent:] if wants_logprobs else None,
             num_retractions=request.num_retractions,
             sent_seconds=now,
+            pin=request.pin,
         )
         options = None
         if not request.options_sent:

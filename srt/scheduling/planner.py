@@ -35,7 +35,7 @@ class Queues:
     active: list[Request] = field(default_factory=list)  # in order of admission
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: as SampleRow
 class PlannedRow:
     """One request's share of a step: its next num_new uncomputed tokens."""
 
@@ -70,6 +70,7 @@ class StepPlanner:
         self._clock = clock
         self._num_plans = 0
         self._is_prompt_turn = False
+        self._oldest: tuple[Request, int] | None = None  # prompt in progress, and how far it was
         self._gave_way: set[Request] = set()  # in this step: not to be admitted in it again
         self.pace = PrefillPace(config.max_prefill_slice_ms)
         self.admission: AdmissionRule = admission_rule(config)
@@ -83,7 +84,7 @@ class StepPlanner:
         while True:
             decoding = self._make_room_for_decode(failed)
             num_gave_way = len(self._gave_way)
-            prompts = self._plan_prompts(len(decoding))
+            prompts = self._plan_prompts(sum(1 + r.num_forced for r in decoding))
             # Whoever was preempted by a newcomer has no lease any more.
             decoding = [r for r in decoding if r.lease is not None]
             prompts = [row for row in prompts if row.request.lease is not None]
@@ -99,7 +100,8 @@ class StepPlanner:
                 decoding = []
             else:
                 prompts = []
-        return StepPlan([PlannedRow(request, 1, True) for request in decoding] + prompts, failed)
+        decode_rows = [PlannedRow(request, 1 + request.num_forced, True) for request in decoding]
+        return StepPlan(decode_rows + prompts, failed)
 
     # Decoding
 
@@ -138,6 +140,8 @@ class StepPlanner:
         reason = FinishReason(
             type="abort", message=message, status_code=500, error_type="internal_server_error"
         )
+        if self._memory.pinned_tokens:
+            reason = _no_room_beside_pins(request, self._memory)
         self.release(request)
         failed.append((request, reason))
 
@@ -176,12 +180,12 @@ class StepPlanner:
     def _plan_prompts(self, num_decoding: int) -> list[PlannedRow]:
         budget = self._config.chunk_tokens or WHOLE_PROMPT_TOKENS
         if num_decoding:
-            budget = min(budget, self.pace.slice_tokens)
+            budget = min(budget, max(self.pace.slice_tokens, self._memory.page_size))
         if self._config.mix_decode_into_prefill:
             budget = max(budget - num_decoding, self._memory.page_size)
         in_progress = [r for r in self._queues.active if not r.is_decoding]
         rows: list[PlannedRow] = []
-        reserved = min(budget // 2, in_progress[0].num_uncomputed) if in_progress else 0
+        reserved = self._share_of_oldest(in_progress[0], budget) if in_progress else 0
         for request in sorted(in_progress[1:], key=lambda r: r.num_uncomputed):
             budget -= self._plan_chunk(rows, request, budget - reserved)
         if self._queues.waiting:
@@ -191,6 +195,16 @@ class StepPlanner:
             if not request.is_decoding and request not in planned:
                 budget -= self._plan_chunk(rows, request, budget)
         return rows
+
+    def _share_of_oldest(self, oldest: Request, budget: int) -> int:
+        """Half of budget; all of it, if need be, for one that did not advance in the last step.
+
+        Half of a single page would be nothing, step after step, as long as others come.
+        """
+        stood_still = self._oldest == (oldest, oldest.num_computed)
+        self._oldest = (oldest, oldest.num_computed)
+        least = self._memory.page_size if stood_still else 0
+        return min(max(budget // 2, least), oldest.num_uncomputed)
 
     def _plan_chunk(self, rows: list[PlannedRow], request: Request, budget: int) -> int:
         """Plan up to budget tokens of a prompt in progress; return how many."""
@@ -297,6 +311,18 @@ class StepPlanner:
             if not victims:
                 return False
             self.retract(retraction_order(victims)[0])
+            self._counters.preemptions += 1
             self.admission.begin_step(self._queues.active)
             if self._admit(request):
                 return True
+
+
+def _no_room_beside_pins(request: Request, memory: KvMemory) -> FinishReason:
+    message = (
+        f"the KV pool of {memory.total_tokens} tokens, {memory.pinned_tokens} of them pinned, "
+        f"cannot hold the {request.num_tokens + 1} tokens of this request; try again when a pin "
+        "has expired, or unpin one"
+    )
+    return FinishReason(
+        type="abort", message=message, status_code=503, error_type="overloaded_error"
+    )

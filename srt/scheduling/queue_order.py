@@ -5,20 +5,22 @@ evicted. lof: the longest output asked for first. shortest-prefill-first: the fe
 tokens first. random. These have a key per request that only the request's own changes move, so
 their order is kept. hrrn (highest response ratio next: work done since arrival over work asked for)
 and dfs-weight (down the tree, the branch that most requests wait for first) move all the time and
-are sorted when they are read. A higher priority comes first in all of them.
+are made when they are read. In all of them a higher priority comes first, and of one priority those
+that were retracted: a client has begun to read their answers.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Protocol
 
-import numpy as np
-
-from ..memory.radix_node import RadixNode
+from .depth_first_order import DepthFirstByWeight
 from .kept_order import KeptOrder, Key
 from .request import Request
+from .response_ratio_order import HighestResponseRatio
 
 
 class QueueOrder(Protocol):
@@ -36,111 +38,73 @@ class QueueOrder(Protocol):
 
 
 def arrival_key(request: Request) -> Key:
-    """Place by priority, then arrival; unique."""
-    return (-request.message.priority, request.message.arrival_seconds, request.number)
+    """Place by rank, then arrival; unique."""
+    return (*_rank(request), *_arrival(request))
+
+
+def _rank(request: Request) -> Key:
+    """What no policy passes over; it does not change while a request waits."""
+    return (-request.message.priority, request.num_retractions == 0)
+
+
+def _arrival(request: Request) -> Key:
+    return (request.message.arrival_seconds, request.number)
 
 
 def _lpm_key(request: Request) -> Key:
-    priority, *arrival = arrival_key(request)
-    return (priority, -request.num_cached, *arrival)
+    return (*_rank(request), -request.num_cached, *_arrival(request))
 
 
 def _lof_key(request: Request) -> Key:
-    priority, *arrival = arrival_key(request)
-    return (priority, -request.max_new_tokens, *arrival)
+    return (*_rank(request), -request.max_new_tokens, *_arrival(request))
 
 
 def _shortest_prefill_key(request: Request) -> Key:
-    priority, *arrival = arrival_key(request)
-    return (priority, request.num_tokens - request.num_cached, *arrival)
+    return (*_rank(request), request.num_tokens - request.num_cached, *_arrival(request))
 
 
 def _random_key(request: Request) -> Key:
     # Drawn once per request: a new draw at each step would be no order at all.
-    return (-request.message.priority, zlib.crc32(request.rid.encode()), request.number)
+    return (*_rank(request), zlib.crc32(request.rid.encode()), request.number)
 
 
-class HighestResponseRatio:
-    """hrrn in tokens: (computed since arrival + uncached) / uncached."""
+class ByRank:
+    """One order of a kind for each rank, read one after the other: for orders without keys."""
 
-    def __init__(self, work_done: Callable[[], int]) -> None:
-        self._work_done = work_done
-        self._arrived_at: dict[Request, int] = {}
-
-    def add(self, request: Request) -> None:
-        self._arrived_at[request] = self._work_done()
-
-    def remove(self, request: Request) -> None:
-        del self._arrived_at[request]
-
-    def changed(self, request: Request) -> None:
-        pass
-
-    def walk(self) -> Generator[Request, None, None]:
-        requests = list(self._arrived_at)
-        waited = self._work_done() - np.fromiter(self._arrived_at.values(), float, len(requests))
-        uncached = np.array([max(one.num_tokens - one.num_cached, 1) for one in requests])
-        priority = np.array([one.message.priority for one in requests])
-        # Stable: equal ratios keep the order of arrival.
-        order = np.lexsort((-waited / uncached, -priority))
-        yield from (requests[index] for index in order)
-
-
-class DepthFirstByWeight:
-    """dfs-weight: subtrees with more waiting requests first, deeper requests before shallower."""
-
-    def __init__(self) -> None:
-        self._requests: dict[Request, None] = {}
+    def __init__(self, make_order: Callable[[], QueueOrder]) -> None:
+        self._make_order = make_order
+        self._orders: dict[Key, QueueOrder] = {}
+        self._counts: Counter[Key] = Counter()
 
     def add(self, request: Request) -> None:
-        self._requests[request] = None
+        rank = _rank(request)
+        if rank not in self._orders:
+            self._orders[rank] = self._make_order()
+        self._orders[rank].add(request)
+        self._counts[rank] += 1
 
     def remove(self, request: Request) -> None:
-        del self._requests[request]
+        rank = _rank(request)
+        self._orders[rank].remove(request)
+        self._counts[rank] -= 1
+        if not self._counts[rank]:
+            del self._orders[rank], self._counts[rank]
 
     def changed(self, request: Request) -> None:
-        pass
+        self._orders[_rank(request)].changed(request)
 
     def walk(self) -> Generator[Request, None, None]:
-        by_priority: dict[int, list[Request]] = {}
-        for request in self._requests:
-            by_priority.setdefault(request.message.priority, []).append(request)
-        for priority in sorted(by_priority, reverse=True):
-            yield from _depth_first(by_priority[priority])
-
-
-def _depth_first(requests: list[Request]) -> Generator[Request, None, None]:
-    at_node: dict[RadixNode | None, list[Request]] = {}
-    weights: dict[RadixNode, int] = {}
-    children: dict[RadixNode | None, list[RadixNode]] = {}
-    root: RadixNode | None = None
-    for request in requests:
-        node = request.cached_node
-        at_node.setdefault(node, []).append(request)
-        while node is not None:
-            weights[node] = weights.get(node, 0) + 1
-            parent = node.parent
-            if parent is None:
-                root = node
-            elif weights[node] == 1:
-                children.setdefault(parent, []).append(node)
-            node = parent
-    pending: list[tuple[RadixNode | None, bool]] = [(root, False)]
-    while pending:
-        found, is_left = pending.pop()
-        if is_left:
-            yield from at_node.get(found, ())
-            continue
-        pending.append((found, True))
-        below = sorted(children.get(found, ()), key=lambda child: weights[child])
-        pending.extend((child, False) for child in below)
+        for rank in sorted(self._orders):
+            order = self._orders.get(rank)  # those yielded may have been its last
+            if order is not None:
+                yield from order.walk()
 
 
 POLICIES: dict[str, Callable[[Callable[[], int]], QueueOrder]] = {
     "fcfs": lambda work_done: KeptOrder(arrival_key),
     "lpm": lambda work_done: KeptOrder(_lpm_key),
-    "dfs-weight": lambda work_done: DepthFirstByWeight(),
-    "hrrn": HighestResponseRatio,
+    "dfs-weight": lambda work_done: ByRank(DepthFirstByWeight),
+    "hrrn": lambda work_done: ByRank(partial(HighestResponseRatio, work_done)),
     "lof": lambda work_done: KeptOrder(_lof_key),
     "shortest-prefill-first": lambda work_done: KeptOrder(_shortest_prefill_key),
     "random": lambda work_done: KeptOrder(_random_key),

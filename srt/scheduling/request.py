@@ -17,9 +17,10 @@ import numpy.typing as npt
 from ..memory.kv_memory import KvLease
 from ..memory.prefix_watch import PrefixWatch
 from ..memory.radix_node import RadixNode
-from ..messages import FinishReason, GenerateRequest, PositionLogprobs
+from ..messages import FinishReason, GenerateRequest, PositionLogprobs, PrefixPin
 from ..sampling_params import SamplingParams
 from ..tokenization.incremental import PROMPT_TAIL_TOKENS
+from .grammar_rows import GrammarState
 
 
 class StopMatch(Protocol):
@@ -69,11 +70,15 @@ class Request:
     queue_seconds: float | None = None
     first_token_seconds: float | None = None  # when it was drawn
     num_retractions: int = 0
+    grammar: GrammarState | None = None  # set before it may run, where its output follows one
+    num_forced: int = 0  # of its uncomputed tokens, those beyond one that a grammar forced
+    forced_tail: list[int] = field(default_factory=list)  # of them, those after a pending token
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     output_logprobs: list[PositionLogprobs] = field(default_factory=list)
     num_sent: int = 0  # output tokens the detokenizer has got
     options_sent: bool = False
     finish: FinishReason | None = None
+    pin: PrefixPin | None = None  # made at its end, if it was to be pinned
 
     @classmethod
     def of(
@@ -124,9 +129,10 @@ class Request:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether a single token is left to compute and output has begun."""
+        """Whether one token is left to compute, beside forced ones, and output has begun."""
         num_tokens = self.num_tokens
-        return num_tokens - self.num_computed == 1 and num_tokens > self.prompt_length
+        num_uncomputed = num_tokens - self.num_computed
+        return num_uncomputed == 1 + self.num_forced and num_tokens > self.prompt_length
 
     @property
     def kv_lease(self) -> KvLease:
@@ -193,6 +199,32 @@ class Request:
         self.num_tokens = self.prompt_length + len(self.output_ids)
         self.num_scored = len(self.prompt_logprobs)
         self.num_computed = self.num_ready = 0
+        self.num_forced = 0
+        self.forced_tail.clear()
+
+    def jump_forward(self, forced: list[int]) -> list[int]:
+        """Plan forced tokens, those that must follow the token just drawn; append it after this.
+
+        The next step computes them beside the row's next token. Returns those to append right after
+        the drawn one. If a step that draws the first of them is in flight already, the rest are
+        planned behind it, and returned when that one has been drawn.
+        """
+        tail, self.forced_tail = self.forced_tail, []
+        if tail or not forced:
+            return tail
+        is_pending = self.num_tokens > self.prompt_length + len(self.output_ids) + 1
+        if is_pending:
+            self.tokens[self.num_tokens - 1] = forced[0]
+            forced = forced[1:]
+        forced = forced[: self.num_new_tokens_left]
+        for token_id in forced:
+            self.reserve()
+            self.tokens[self.num_tokens - 1] = token_id
+        self.num_forced = len(forced)
+        if not is_pending:
+            return forced
+        self.forced_tail = forced
+        return []
 
     def all_tokens(self) -> npt.NDArray[np.int32]:
         """Prompt and output as one view; a pending token's place holds anything."""

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ..errors import ServingError
+from runtime.grammars.matcher import GrammarError
+
+from ..errors import BadRequest, ServingError
 from ..execution.forward_batch import Executor, SampledToken
 from ..memory.kv_memory import KvLease, KvMemory
 from ..messages import (
@@ -22,17 +24,24 @@ from ..messages import (
     FlushCache,
     FlushDone,
     GenerateRequest,
+    GrammarReady,
     SchedulerCounters,
+    SchedulerReply,
     SchedulerState,
     StateQuery,
     TokenDelta,
     ToScheduler,
+    UnpinDone,
+    UnpinPrefix,
 )
 from .batch_builder import BatchBuilder, StepInput
+from .compiling import CompilingRequests, GrammarStore, NoGrammars
 from .config import SchedulerConfig
+from .grammar_rows import Outcome
 from .limits import Deadlines
 from .outbox import Outbox
 from .planner import Queues, StepPlan, StepPlanner
+from .prefix_pins import PrefixPins
 from .request import MakeStopChecker, Request
 from .step_log import StepLog
 from .step_runner import InlineRunner, StepResult, StepRunner, ThreadRunner
@@ -69,6 +78,7 @@ class Scheduler:
         executor: Executor,
         make_stop_checker: MakeStopChecker,
         clock: Callable[[], float] = time.monotonic,
+        grammars: GrammarStore | None = None,
     ) -> None:
         self._config = config
         self._memory = memory
@@ -90,16 +100,22 @@ class Scheduler:
                 lambda: self._tokens_computed,
                 config.max_wait_seconds,
                 config.ageing_stride,
+                config.in_batch_sharing_min_tokens,
+                config.in_batch_sharing_max_cached_tokens,
             )
+        )
+        self._compiling = CompilingRequests(
+            grammars or NoGrammars(), config.vocab_size, jumps=config.jump_forward
         )
         self._by_rid: dict[str, Request] = {}
         self._counters = SchedulerCounters()
         self._planner = StepPlanner(config, memory, self._queues, self._counters, clock)
         self._builder = BatchBuilder(memory, copies_slots=config.overlap_depth > 0)
         self._outbox = Outbox(config.stream_interval)
-        self._replies: list[FlushDone | SchedulerState] = []
+        self._replies: list[SchedulerReply] = []
         self._flushes: list[_PendingFlush] = []
         self._deadlines = Deadlines()
+        self._pins = PrefixPins(memory, clock)
         self._log = StepLog(config.log_interval_steps, clock)
 
     # Receive
@@ -114,6 +130,12 @@ class Scheduler:
             case FlushCache():
                 deadline = self._clock() + message.timeout_seconds
                 self._flushes.append(_PendingFlush(message, deadline))
+            case UnpinPrefix():
+                num_tokens = self._pins.unpin(message.pin_id)
+                self._replies.append(UnpinDone(message.call_id, num_tokens))
+            case GrammarReady():
+                for request in self._compiling.take_ready(message.key):
+                    self._enqueue(request)
             case StateQuery():
                 self._replies.append(self._state(message.call_id))
             case _:
@@ -123,12 +145,29 @@ class Scheduler:
         self._counters.requests += 1
         request = Request.of(message, self._make_stop_checker, self._config.eos_token_ids)
         assert message.rid not in self._by_rid, f"request id {message.rid} is open twice"
+        if message.pin_seconds is not None:
+            try:
+                self._pins.check(request)
+            except BadRequest as error:
+                self._finish(request, _failure(error.message, 400, error.error_type))
+                return
         refusal = self._refusal(request)
         if refusal is not None:
             self._finish(request, _failure(refusal, 503, "overloaded_error"))
             return
         self._by_rid[message.rid] = request
         self._deadlines.add(request)
+        self._enqueue(request)
+
+    def _enqueue(self, request: Request) -> None:
+        """Let request wait for its turn, as soon as its grammar is there if it has one."""
+        if request.message.grammar is not None:
+            try:
+                if not self._compiling.attach(request):
+                    return
+            except GrammarError as error:
+                self._end(request, _failure(str(error), 400, "invalid_request_error"))
+                return
         self._queues.waiting.add(request)
         self._num_unplanned += 1
 
@@ -192,7 +231,7 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """Decide the next step; None if there is nothing to compute."""
         self._serve_flushes()
-        self._memory.release_expired_pins(self._clock())
+        self._pins.release_expired()
         self._end_expired()
         self._num_unplanned = 0
         if not self._by_rid:
@@ -207,7 +246,8 @@ class Scheduler:
             if not plan.failed:
                 if self._in_flight is not None:
                     return None  # its results will show what can go on
-                assert self._queues.waiting.has_deferred, "requests are open, and none can go on"
+                is_held_up = self._queues.waiting.has_deferred or len(self._compiling)
+                assert is_held_up, "requests are open, and none can go on"
                 return None
 
     def launch(self, plan: StepPlan) -> StepInFlight:
@@ -216,6 +256,8 @@ class Scheduler:
         leases = {row.request: row.request.kv_lease for row in step.rows}
         for row in step.rows:
             row.request.num_computed += row.num_new
+            self._counters.jump_forward_tokens += row.request.num_forced if row.is_decode else 0
+            row.request.num_forced = 0
         for request in step.sampled_requests:
             request.reserve()
         for request, scored in zip(step.scored_requests, step.prompt_logprob_rows, strict=True):
@@ -249,9 +291,10 @@ class Scheduler:
                 self._cache_prompt(request)
         now = self._clock()
         self._planner.pace.step_took(num_prompt_tokens, result.seconds)
-        for request, sampled in zip(step.sampled_requests, output.sampled, strict=True):
+        drawn = zip(step.sampled_requests, output.sampled, strict=True)
+        for place, (request, sampled) in enumerate(drawn):
             if request.lease is leases[request]:
-                self._absorb_token(request, sampled, now)
+                self._absorb_token(request, sampled, result.outcomes.get(place), now)
         for request in prompts:
             if request.lease is leases[request] and request.num_ready == request.num_tokens:
                 self._end(request, FinishReason(type="length"))  # max_new_tokens is 0
@@ -264,24 +307,35 @@ class Scheduler:
         self._memory.commit(request.kv_lease, request.all_tokens(), request.num_ready)
         self._queues.waiting.advanced(request)
 
-    def _absorb_token(self, request: Request, sampled: SampledToken, now: float) -> None:
+    def _absorb_token(
+        self, request: Request, sampled: SampledToken, outcome: Outcome | None, now: float
+    ) -> None:
         if sampled.error is not None:
             self._end(request, _failure(sampled.error, 500))
             return
-        request.append(sampled.token_id)
-        self._counters.generated_tokens += 1
         if request.first_token_seconds is None:
             request.first_token_seconds = now
         if sampled.logprobs is not None:
             request.output_logprobs.append(sampled.logprobs)
-        try:
-            reason = finish_after(request)
-        except ServingError as error:  # a stop_regex that takes too long ends its own request only
-            reason = _failure(error.message, error.status_code, error.error_type)
-        if reason is not None:
-            self._end(request, reason)
-        elif request.message.stream:
+        forced = [] if outcome is None else outcome.forced
+        for token_id in (sampled.token_id, *request.jump_forward(forced)):
+            request.append(token_id)
+            self._counters.generated_tokens += 1
+            reason = self._finish_after(request)
+            if reason is not None:
+                self._end(request, reason)
+                return
+        if request.message.stream:
             self._outbox.progress(request, now)
+
+    def _finish_after(self, request: Request) -> FinishReason | None:
+        token_id = request.output_ids[-1]
+        if request.grammar is not None and token_id in self._config.eos_token_ids:
+            return FinishReason(type="stop", matched=token_id)  # a grammar ends only where it may
+        try:
+            return finish_after(request)
+        except ServingError as error:  # a stop_regex that takes too long ends its own request only
+            return _failure(error.message, error.status_code, error.error_type)
 
     # The end of a request
 
@@ -291,7 +345,14 @@ class Scheduler:
             self._planner.release(request)
         elif request in self._queues.waiting:
             self._queues.waiting.remove(request)
+        else:
+            self._compiling.remove(request)
         del self._by_rid[request.rid]
+        if request.message.pin_seconds is not None and reason.type != "abort":
+            try:  # before anything can be evicted
+                request.pin = self._pins.pin(request)
+            except BadRequest as error:  # others have been pinned meanwhile
+                reason = _failure(error.message, 400, error.error_type)
         self._finish(request, reason)
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
@@ -346,6 +407,7 @@ class Scheduler:
             self._replies.append(done)
 
     def _state(self, call_id: int) -> SchedulerState:
+        self._pins.release_expired()
         self._counters.evicted_tokens = self._memory.evicted_tokens_total
         return SchedulerState(
             call_id=call_id,
@@ -355,6 +417,8 @@ class Scheduler:
             new_token_ratio=self._planner.admission.ratio,
             generated_tokens_per_second=self._log.tokens_per_second,
             counters=self._counters,
+            num_pins=self._memory.pins.num_pins,
+            pin_limit_tokens=self._memory.pins.limit_tokens,
         )
 
     # Taking out
@@ -373,7 +437,7 @@ class Scheduler:
         """Return and forget the deltas since the last call."""
         return self._outbox.take()
 
-    def take_replies(self) -> list[FlushDone | SchedulerState]:
+    def take_replies(self) -> list[SchedulerReply]:
         """Return and forget the replies since the last call."""
         replies, self._replies = self._replies, []
         return replies

@@ -10,23 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from ..execution.forward_batch import Executor, StepOutput
 from .batch_builder import StepInput
+from .grammar_rows import GrammarRows, Outcome
 
 _POISON = -1
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave, and how long it ran."""
+    """What a step gave, and how long it ran. outcomes: of constrained rows, by sample place."""
 
     output: StepOutput
     seconds: float
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
 
 
 class StepRunner(Protocol):
@@ -41,12 +43,15 @@ class InlineRunner:
     def __init__(self, executor: Executor, clock: Callable[[], float]) -> None:
         self._executor = executor
         self._clock = clock
+        self._grammar_rows = GrammarRows()
 
     def submit(self, step: StepInput) -> Future[StepResult]:
         began = self._clock()
+        self._grammar_rows.mask(step.constrained, step.sample_rows)
         output = self._executor.execute(step.batch, step.sample_rows, step.prompt_logprob_rows)
+        outcomes = self._grammar_rows.take(step.constrained, output.sampled)
         done: Future[StepResult] = Future()
-        done.set_result(StepResult(output, self._clock() - began))
+        done.set_result(StepResult(output, self._clock() - began, outcomes))
         return done
 
 

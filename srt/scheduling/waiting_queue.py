@@ -18,12 +18,17 @@ from .queue_order import POLICIES, arrival_key
 from .request import Request
 
 AGEING_STRIDE = 8
-SHARED_PREFIX_TOKENS = 32  # a follower waits for a leader if it saves at least this many tokens
+MIN_SHARED_TOKENS = 32  # a follower waits for a leader if it saves at least this many tokens
 UNPARKED_PER_STEP = 64  # more than a step admits; each costs a walk down the tree
 
 
 class WaitingQueue:
-    """All requests that hold no lease. work_done counts tokens computed since start."""
+    """All requests that hold no lease.
+
+    work_done counts tokens computed since start. A follower waits for a leader if that saves it at
+    least min_shared_tokens (0: nobody waits) and no more than max_cached_tokens of it are cached
+    already (None: however many).
+    """
 
     def __init__(
         self,
@@ -33,11 +38,15 @@ class WaitingQueue:
         work_done: Callable[[], int],
         max_wait_seconds: float | None = None,
         ageing_stride: int = AGEING_STRIDE,
+        min_shared_tokens: int = MIN_SHARED_TOKENS,
+        max_cached_tokens: int | None = None,
     ) -> None:
         self._memory = memory
         self._clock = clock
         self._max_wait_seconds = max_wait_seconds
         self._ageing_stride = ageing_stride
+        self._min_shared_tokens = min_shared_tokens
+        self._max_cached_tokens = max_cached_tokens
         self._order = POLICIES[policy](work_done)
         self._by_age = KeptOrder(arrival_key)
         self._by_arrival = KeptOrder(lambda r: (r.message.arrival_seconds, r.number))
@@ -121,11 +130,14 @@ class WaitingQueue:
         It comes back when that part is computed (see advanced) or the leader is gone (see left).
         """
         watch = request.watch
-        if watch is None or watch.group is None:
+        if watch is None or watch.group is None or self._min_shared_tokens == 0:
+            return False
+        most = self._max_cached_tokens
+        if most is not None and watch.num_matched > most:
             return False
         for leader in leaders.get(watch.group, ()):
             shared = _shared_tokens(leader, request, watch.num_matched)
-            if shared >= watch.num_matched + SHARED_PREFIX_TOKENS:
+            if shared >= watch.num_matched + self._min_shared_tokens:
                 self._leave_order(request)
                 self._aside.add(request)
                 parked = self._parked.setdefault(leader, [])
@@ -212,6 +224,8 @@ class WaitingQueue:
 
 def _shared_tokens(leader: Request, request: Request, start: int) -> int:
     """Length of the prefix they share, as far as request may take it from the cache."""
-    stop = min(leader.num_tokens, request.match_limit)
+    # Not num_tokens: the place of a token that is still being drawn holds anything.
+    num_known = leader.prompt_length + len(leader.output_ids)
+    stop = min(num_known, request.match_limit)
     differs = leader.tokens[start:stop] != request.tokens[start:stop]
     return start + int(differs.argmax()) if differs.any() else stop

@@ -25,6 +25,7 @@ class TextAssembler:
             options.spaces_between_special_tokens,
         )
         self._matcher = StopMatcher(options.stop, options.stop_regex)
+        self._has_stops = bool(options.stop or options.stop_regex)
         self._no_stop_trim = options.no_stop_trim
         self._context = ""  # emitted text, kept only where a pattern may look behind
         self._held = ""
@@ -37,7 +38,11 @@ class TextAssembler:
         """
         if finish is not None:
             return self._finish(token_ids, finish)
-        self._held += self._detokenizer.push(token_ids)
+        new = self._detokenizer.push(token_ids)
+        if not self._has_stops:  # nearly every token comes this way
+            self._num_emitted_chars += len(new)
+            return new
+        self._held += new
         text = self._context + self._held
         num_held = self._matcher.held_back(text, len(self._context))
         certain = self._held[: len(self._held) - num_held]

@@ -191,3 +191,34 @@ def test_numbers_that_json_cannot_carry_are_refused_by_name(engine: Engine) -> N
             engine.generate("a", {"temperature": value})
     biased = engine.generate("a", {"logit_bias": {100: 5}, "max_new_tokens": 1})
     assert biased["meta_info"]["completion_tokens"] == 1
+
+
+def test_a_pinned_prefix_is_kept_for_its_time_or_until_it_is_unpinned(engine: Engine) -> None:
+    text = "You are the keeper of a lighthouse. Answer in one short sentence. "
+    pin = engine.pin_prefix(text, ttl_seconds=600)
+    info = engine.server_info()
+    reply = engine.generate(text + "Is it late?", GREEDY)
+
+    assert info["num_pins"] == 1
+    assert info["kv"]["pinned"] == pin["num_tokens"] > 10
+    assert reply["meta_info"]["cached_tokens"] >= pin["num_tokens"] - 1
+    assert engine.unpin_prefix(pin["pin_id"])
+    assert not engine.unpin_prefix(pin["pin_id"])
+    assert engine.server_info()["num_pins"] == 0
+    with pytest.raises(BadRequest, match="ttl_seconds is 0"):
+        engine.pin_prefix(text, ttl_seconds=0)
+    with pytest.raises(BadRequest, match="argument 'ttl'"):
+        engine.pin_prefix(text, ttl=5)
+
+
+def test_streamed_replies_with_many_logprobs_come_less_often_as_they_grow(engine: Engine) -> None:
+    params = {"temperature": 0, "max_new_tokens": 200, "ignore_eos": True}
+    replies = list(
+        engine.generate("Once", params, stream=True, return_logprob=True, top_logprobs_num=100)
+    )
+
+    lengths = [len(one["meta_info"]["output_token_logprobs"]) for one in replies]
+    assert lengths == sorted(lengths) and lengths[-1] == 200
+    # One a token up to 2000 values, then one for each sixteenth more: 19 + ln(200 / 19) * 17.
+    assert len(replies) < 80
+    assert sum(lengths) < 20 * 200, "what is repeated stays a small multiple of what is told"

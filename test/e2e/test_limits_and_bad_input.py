@@ -147,7 +147,7 @@ def test_prompts_that_are_none_are_refused(api: ApiClient, prompt: Any) -> None:
         {"text": "a", "sampling_params": {"max_new_tokens": -1}},
         {"text": "a", "sampling_params": {"max_new_tokens": "5"}},
         {"text": "a", "sampling_params": {"max_new_tokens": 2, "min_new_tokens": 3}},
-        {"text": "a", "sampling_params": {"regex": "[0-9]"}},
+        {"text": "a", "sampling_params": {"regex": "[0-9"}},
     ],
     ids=lambda body: str(body)[:70],
 )
@@ -167,9 +167,9 @@ def test_wrong_bodies_of_generate_are_refused(api: ApiClient, body: Any) -> None
         {"logprobs": True, "top_logprobs": -1},
         {"logprobs": True, "top_logprobs": 21},
         {"logprobs": True, "top_logprobs": "3"},
-        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"tools": [{"type": "function", "function": {"name": "f()"}}]},
         {"tool_choice": "required"},
-        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_array"}},
         {"continue_final_message": True},
         {"chat_template_kwargs": 5},
         {"stream_options": "usage"},
@@ -223,7 +223,16 @@ def test_wrong_messages_are_refused(api: ApiClient, messages: Any) -> None:
                 "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
             }
         ],
-        [{"role": "user", "content": "x"}, {"role": "tool", "content": "4", "tool_call_id": "c"}],
+        [
+            {"role": "user", "content": "x"},
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                ],
+            },
+            {"role": "tool", "content": "4", "tool_call_id": "c"},
+        ],
         [{"role": "user", "content": "x", "name": "Ada", "unknown": 1}],
         [{"role": "user", "content": "x"}] * 3,
     ],

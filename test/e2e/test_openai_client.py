@@ -137,14 +137,20 @@ def test_errors_have_their_classes_and_fields(client: openai.OpenAI) -> None:
         client.completions.create(model=MODEL, prompt="x" * 10_000_000)
     with pytest.raises(openai.BadRequestError) as unavailable:
         client.chat.completions.create(
-            model=MODEL, messages=USER, response_format={"type": "json_object"}
+            model=MODEL,
+            messages=USER,
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"type": "string", "format": "no-such"}},
+            },
         )
 
     assert wrong_value.value.param == "temperature"
     assert wrong_value.value.type == "invalid_request_error"
     assert wrong_model.value.code == "model_not_found"
     assert too_long.value.code == "context_length_exceeded"
-    assert unavailable.value.param == "response_format"
+    assert unavailable.value.param == "response_format.json_schema.schema"
+    assert "format" in unavailable.value.message
 
 
 def test_a_wrong_key_is_an_authentication_error(guarded_server: Server) -> None:

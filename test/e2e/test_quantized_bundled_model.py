@@ -60,9 +60,11 @@ def passage_ids() -> tuple[int, ...]:
 def passage_logits(form: str, threads: int = 2) -> torch.Tensor:
     """Logits after every token of the passage, [T, V] f32, as the engine computes them."""
     folder = {"float32": ("float32", False), "gguf": ("auto", True)}.get(form, ("auto", False))
-    args: dict[str, Any] = {"bfloat16": {}, "float32": {"dtype": "float32"}}.get(
-        form, {"quantization": form}
-    )
+    args: dict[str, Any] = {
+        "bfloat16": {},
+        "float32": {"dtype": "float32"},
+        "kv-int8": {"kv_cache_dtype": "int8"},
+    }.get(form, {"quantization": form})
     rig = ModelRig(
         resolve_model(MODEL, *folder),
         num_sequences=1,
@@ -87,7 +89,7 @@ def passage_logprobs(form: str) -> torch.Tensor:
 # one scale for a whole row of activations, in which few channels are large: most of its loss.
 @pytest.mark.parametrize(
     ("form", "most_ratio", "most_rms"),
-    [("gguf", 1.015, 0.11), ("w8a8", 1.08, 0.40), ("w8a16", 1.01, 0.14)],
+    [("gguf", 1.015, 0.11), ("w8a8", 1.08, 0.40), ("w8a16", 1.01, 0.14), ("kv-int8", 1.01, 0.08)],
 )
 def test_perplexity_stays_near_that_of_bfloat16(
     form: str, most_ratio: float, most_rms: float
@@ -98,7 +100,9 @@ def test_perplexity_stays_near_that_of_bfloat16(
     assert float(moved.square().mean().sqrt()) < most_rms
 
 
-@pytest.mark.parametrize(("form", "least"), [("gguf", 0.95), ("w8a8", 0.80), ("w8a16", 0.90)])
+@pytest.mark.parametrize(
+    ("form", "least"), [("gguf", 0.95), ("w8a8", 0.80), ("w8a16", 0.90), ("kv-int8", 0.95)]
+)
 def test_the_likeliest_token_is_mostly_that_of_float32(form: str, least: float) -> None:
     # Where two tokens are about equally likely either answer is right; bfloat16 gives 98 %.
     same = passage_logits(form).argmax(-1) == passage_logits("float32").argmax(-1)
@@ -120,7 +124,7 @@ def test_logits_are_near_those_of_the_dequantised_float32_model(
     assert float(error) < tolerance
 
 
-@pytest.mark.parametrize("form", ["gguf", "w8a8", "w8a16"])
+@pytest.mark.parametrize("form", ["gguf", "w8a8", "w8a16", "kv-int8"])
 def test_one_thread_and_two_give_the_same_bits(form: str) -> None:
     assert torch.equal(passage_logits(form, threads=1), passage_logits(form, threads=2))
 
@@ -134,22 +138,36 @@ def test_a_server_shows_form_and_bytes_of_its_weights(
     with start_server("--quantization", form) as server:
         with urllib.request.urlopen(server.base_url + "/server_info") as response:
             facts = json.load(response)
-        body = {
-            "text": "The capital of France is",
-            "sampling_params": {"max_new_tokens": 4, "temperature": 0},
-        }
-        request = urllib.request.Request(
-            server.base_url + "/generate",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request) as response:
-            text = json.load(response)["text"]
+        text = capital_of_france(server.base_url)
 
     assert (facts["quantization"], facts["weight_form"]) == (form, shown)
     assert 0 < facts["weight_bytes"] < most_bytes
     assert f"MiB ({shown}), bfloat16" in server.log()
     assert "Paris" in text
+
+
+def test_a_server_with_8_bit_keys_and_values_shows_them_and_answers() -> None:
+    with start_server("--kv-cache-dtype", "int8", "--max-total-tokens", "4096") as server:
+        with urllib.request.urlopen(server.base_url + "/server_info") as response:
+            facts = json.load(response)
+        text = capital_of_france(server.base_url)
+
+    assert (facts["kv_cache_dtype"], facts["dtype"]) == ("int8", "bfloat16")
+    # 4,096 tokens and the dummy, 30 layers of 3 heads of 64 bytes and a scale, keys and values.
+    assert f"{4097 * 30 * 3 * 68 * 2 / 2**20:.0f} MiB of int8" in server.log()
+    assert "Paris" in text
+
+
+def capital_of_france(base_url: str) -> str:
+    body = {
+        "text": "The capital of France is",
+        "sampling_params": {"max_new_tokens": 4, "temperature": 0},
+    }
+    request = urllib.request.Request(
+        base_url + "/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        return str(json.load(response)["text"])
 
 
 def test_a_server_without_a_gguf_file_has_no_blocks_and_says_so(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_cold_request_is_served_in_time_under_a_stream_of_hot_ones(limited: Se
                 api.generate(hot + f"{client_number} {served[0]}", 4)
                 served[0] += 1
 
-    threads = [threading.Thread(target=keep_hot, args=(number,)) for number in range(12)]
+    threads = [threading.Thread(target=keep_hot, args=(number,)) for number in range(24)]
     with ApiClient(limited.base_url, "large-key") as api:
         api.generate(hot, 1)
         for thread in threads:
@@ -145,6 +145,6 @@ def test_a_cold_request_is_served_in_time_under_a_stream_of_hot_ones(limited: Se
             for thread in threads:
                 thread.join()
 
-    assert served[0] > 12
+    assert served[0] > 24
     # The bound of 3 s, and then one running request and its own prompt on a busy machine.
     assert seconds < 3 + 15

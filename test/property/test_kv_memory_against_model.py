@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 from support.prefix_model import PrefixModel
 
-from runtime.srt.errors import Overloaded
+from runtime.srt.errors import BadRequest
 from runtime.srt.memory.kv_memory import KvLease, KvMemory
 from runtime.srt.memory.memory_checks import check_memory
 
@@ -135,7 +135,7 @@ class MemoryRig:
         others = {p for _, pinned, name in self.pins for p in self.model.prefixes(pinned, name)}
         wanted = others | set(self.model.prefixes(tokens, namespace))
         if len(wanted) * self.page_size > self.memory.total_tokens // 4:
-            with pytest.raises(Overloaded, match=f"{len(others) * self.page_size} of at most"):
+            with pytest.raises(BadRequest, match=f"{len(others) * self.page_size} of at most"):
                 self.memory.pin(tokens, namespace, expiry)
             self.num_refused_pins += 1
             return

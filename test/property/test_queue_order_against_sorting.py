@@ -34,6 +34,7 @@ class Bench:
             self.memory, policy, lambda: self.now, lambda: self.work, **options
         )
         self.waiting: list[Request] = []
+        self.work_at_arrival: dict[Request, int] = {}
         self.numbers = itertools.count()
 
     def arrive(self) -> None:
@@ -49,8 +50,10 @@ class Bench:
             ),
             lambda params, tail: None,
         )
+        request.num_retractions = self.rng.choice([0, 0, 0, 2])
         self.queue.add(request)
         self.waiting.append(request)
+        self.work_at_arrival[request] = self.work
 
     def leave(self, request: Request) -> None:
         self.queue.remove(request)
@@ -97,7 +100,15 @@ KEYS = {
         r.num_tokens - bench.cached(r),
         r.message.arrival_seconds,
     ),
+    "hrrn": lambda bench, r: (
+        -(bench.work - bench.work_at_arrival[r]) / max(r.num_tokens - bench.cached(r), 1)
+    ),
 }
+
+
+def rank(request: Request) -> tuple[int, bool]:
+    """Higher priorities first; of one priority, those that were retracted."""
+    return -request.message.priority, request.num_retractions == 0
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -109,10 +120,36 @@ def test_the_kept_order_is_the_sorted_one(policy: str, seed: int, page_size: int
 
     for _ in range(NUM_OPERATIONS):
         bench.any_operation()
-        expected = sorted(
-            bench.waiting, key=lambda r: (-r.message.priority, key(bench, r), r.number)
-        )
+        expected = sorted(bench.waiting, key=lambda r: (rank(r), key(bench, r), r.number))
         assert bench.order() == expected
+
+
+def test_response_ratios_beyond_the_first_look_are_in_order_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runtime.srt.scheduling.response_ratio_order.FIRST_LOOK", 3)
+
+    test_the_kept_order_is_the_sorted_one("hrrn", 11, 1)
+
+
+def test_the_branch_that_most_wait_for_goes_first_and_its_ends_before_its_root() -> None:
+    bench = Bench("dfs-weight", 0, 1, ageing_stride=10**9)
+    for tokens in ([1, 1, 1, 1], [1, 1, 0, 0], [0, 0]):
+        array = np.array(tokens, dtype=np.int32)
+        lease = bench.memory.open(array, None, len(array))
+        assert lease is not None and bench.memory.grow(lease, len(array))
+        bench.memory.close(lease, array, len(array))
+    prompts = ([0, 0, 9], [1, 1, 9], [1, 1, 0, 0, 9], [1, 1, 1, 1, 9], [1, 1, 1, 1, 8], [5, 5])
+    for number, prompt in enumerate(prompts):
+        message = GenerateRequest(
+            rid=str(number),
+            input_ids=prompt,
+            sampling=SamplingParams(max_new_tokens=1),
+            arrival_seconds=float(number),
+        )
+        bench.queue.add(Request.of(message, lambda params, tail: None))
+
+    assert [r.rid for r in bench.order()] == ["3", "4", "2", "1", "0", "5"]
 
 
 @pytest.mark.parametrize("policy", ["lpm", "hrrn", "dfs-weight", "random"])
@@ -134,7 +171,7 @@ def test_every_eighth_admission_goes_to_the_oldest(policy: str) -> None:
         walk = bench.queue.candidates()
         request = next(walk)
         if place % 8 == 7:
-            assert request is min(bench.waiting, key=lambda r: (-r.message.priority, r.number))
+            assert request is min(bench.waiting, key=lambda r: (rank(r), r.number))
         bench.queue.admit(request)
         bench.waiting.remove(request)
         walk.close()

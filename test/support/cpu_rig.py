@@ -15,6 +15,9 @@ from runtime.kernels.cpu.abi_types import DType, TensorId, WeightFormat
 from runtime.kernels.cpu.library import CpuModel, CpuModelConfig, StepInput
 
 TORCH_DTYPES = {DType.BF16: torch.bfloat16, DType.F32: torch.float32}
+# NaN everywhere, so that what was never written must never matter: these bytes make the scales of
+# an 8-bit pool NaN too.
+UNWRITTEN = {DType.BF16: float("nan"), DType.F32: float("nan"), DType.I8: -1}
 LAYER_MATRICES = (
     TensorId.Q,
     TensorId.K,
@@ -29,7 +32,7 @@ LAYER_MATRICES = (
 def tiny_config(**changes: object) -> CpuModelConfig:
     """A model small enough for a float64 reference, with no round sizes.
 
-    compute_dtype may be torch's.
+    compute_dtype and kv_dtype may be torch's.
     """
     fields: dict[str, object] = {
         "num_layers": 2,
@@ -44,9 +47,10 @@ def tiny_config(**changes: object) -> CpuModelConfig:
         "tied_embeddings": True,
     }
     fields.update(changes)
-    names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
-    if fields.get("compute_dtype") in names:
-        fields["compute_dtype"] = names[fields["compute_dtype"]]  # type: ignore[index]
+    names = {torch.bfloat16: DType.BF16, torch.float32: DType.F32, torch.int8: DType.I8}
+    for name in ("compute_dtype", "kv_dtype"):
+        if fields.get(name) in names:
+            fields[name] = names[fields[name]]  # type: ignore[index]
     return CpuModelConfig(**fields)  # type: ignore[arg-type]
 
 
@@ -69,7 +73,7 @@ class RandomModel:
         return model
 
     def reference_logits(self, ids: Sequence[int]) -> torch.Tensor:
-        """Logits [len(ids), V] in float64."""
+        """Logits [len(ids), V] in float64; keys and values are rounded where the pool is 8-bit."""
         return _reference_forward(self, torch.tensor(list(ids)))
 
 
@@ -157,6 +161,8 @@ def _reference_forward(model: RandomModel, ids: torch.Tensor) -> torch.Tensor:
         if (TensorId.Q_NORM, i) in w:
             q, k = norm(q, get(TensorId.Q_NORM, i)), norm(k, get(TensorId.K_NORM, i))
         q, k = rotate(q), rotate(k)
+        if c.pool_dtype == DType.I8:
+            k, v = _rounded_to_8_bits(k), _rounded_to_8_bits(v)
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         scores = torch.einsum("qhd,khd->hqk", q, k) * c.head_dim**-0.5 + causal
         mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).reshape(length, -1)
@@ -170,6 +176,13 @@ def _reference_forward(model: RandomModel, ids: torch.Tensor) -> torch.Tensor:
         )
     head = get(TensorId.EMBEDDING if c.tied_embeddings else TensorId.LM_HEAD)
     return norm(h, get(TensorId.FINAL_NORM)) @ head.T
+
+
+def _rounded_to_8_bits(x: torch.Tensor) -> torch.Tensor:
+    """x [T, K, D] with one scale for each token and kv head."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    rounded: torch.Tensor = (x / scale).round() * scale
+    return rounded
 
 
 @dataclass
@@ -189,10 +202,10 @@ class Server:
 
     def __post_init__(self) -> None:
         c = self.engine.config
-        shape = (c.num_layers, self.num_slots, c.num_kv_heads, c.head_dim)
-        # NaN everywhere: what was never written must never matter.
-        self.k = torch.full(shape, float("nan"), dtype=TORCH_DTYPES[c.compute_dtype])
-        self.v = torch.full(shape, float("nan"), dtype=TORCH_DTYPES[c.compute_dtype])
+        dtype = torch.int8 if c.pool_dtype == DType.I8 else TORCH_DTYPES[c.pool_dtype]
+        shape, unwritten = c.pool_shape(self.num_slots), UNWRITTEN[c.pool_dtype]
+        self.k = torch.full(shape, unwritten, dtype=dtype)
+        self.v = torch.full(shape, unwritten, dtype=dtype)
         self.table = torch.zeros(self.max_rows, self.max_len, dtype=torch.int32)
         self._next = 1
 

@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import msgspec
 from fastapi import FastAPI
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from runtime.grammars.matcher import GrammarError
+from runtime.grammars.prepare import prepare
 from runtime.srt.api.app import create_app
 from runtime.srt.loading.model_config import ModelConfig, RopeConfig
 from runtime.srt.messages import (
     AbortRequest,
+    CheckGrammar,
     DecodeOptions,
     FinishReason,
     FlushCache,
     FlushDone,
     GenerateRequest,
+    GrammarChecked,
     KvStats,
     PositionLogprobs,
+    PrefixPin,
     Progress,
     Ready,
     SchedulerCounters,
+    SchedulerReply,
     SchedulerState,
     StateQuery,
     TextBatch,
     TextDelta,
     ToScheduler,
+    UnpinDone,
+    UnpinPrefix,
 )
 from runtime.srt.processes.engine_client import EngineClient
+from runtime.srt.processes.grammar_service import GrammarService
 from runtime.srt.server_args import ServerArgs
 from runtime.srt.tokenization.chat_template import ChatTemplate
 from runtime.srt.tokenization.text_assembler import TextAssembler
@@ -74,6 +85,7 @@ class FakeEngine:
         self.cached_tokens = 0
         self.client: EngineClient | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._pins: dict[str, int] = {}
 
     def send(self, message: ToScheduler) -> None:
         """Take a message from the client."""
@@ -87,6 +99,9 @@ class FakeEngine:
             case FlushCache():
                 text = "flushed" if self.flush_succeeds else "requests are running"
                 self._reply(FlushDone(message.call_id, self.flush_succeeds, text))
+            case UnpinPrefix():
+                num_tokens = self._pins.pop(message.pin_id, None)
+                self._reply(UnpinDone(message.call_id, num_tokens))
             case StateQuery():
                 if not self.answers_queries:
                     return
@@ -115,6 +130,10 @@ class FakeEngine:
             new_ids = [] if token_id is None else [token_id]
             finish = self.finish(request) if is_last else None
             progress = self._progress(request, new_ids, index == 0, index + len(new_ids), finish)
+            if finish is not None and finish.type != "abort" and request.pin_seconds is not None:
+                pin = PrefixPin(len(request.input_ids), time.monotonic() + request.pin_seconds)
+                progress = msgspec.structs.replace(progress, pin=pin)
+                self._pins[request.rid] = pin.num_tokens
             self._deliver(TextDelta(assembler.push(new_ids, finish), progress))
         del self._running[request.rid]
 
@@ -167,7 +186,7 @@ class FakeEngine:
         assert self.client is not None
         self.client.receive(TextBatch([delta]))
 
-    def _reply(self, message: FlushDone | SchedulerState) -> None:
+    def _reply(self, message: SchedulerReply) -> None:
         assert self.client is not None
         asyncio.get_running_loop().call_soon(self.client.receive, message)
 
@@ -183,18 +202,36 @@ class FakeEngine:
         )
 
 
+class _GrammarWorker:
+    """Checks grammars as the worker process does, but compiles nothing."""
+
+    def __init__(self, receive: Callable[[GrammarChecked], None]) -> None:
+        self._receive = receive
+
+    def send(self, message: CheckGrammar) -> None:
+        try:
+            answer = GrammarChecked(message.call_id, prepare(message.spec))
+        except GrammarError as error:
+            answer = GrammarChecked(message.call_id, error=str(error))
+        asyncio.get_running_loop().call_soon(self._receive, answer)
+
+    def kill(self) -> None:
+        pass
+
+
 class FakeServer:
     """An app over a fake engine, called without sockets."""
 
     def __init__(self, **settings: Any) -> None:
         generation_defaults = settings.pop("generation_defaults", {})
         pool_tokens = settings.pop("pool_tokens", 4096)
+        context_length = settings.pop("context_length", CONTEXT_LENGTH)
         tokenizer = byte_tokenizer()
         args = ServerArgs(**{"model_path": "some/tiny-model", **settings})
         facts = Ready(
             process="scheduler",
             max_total_tokens=pool_tokens,
-            context_length=CONTEXT_LENGTH,
+            context_length=context_length,
             dtype="float32",
             device="cpu",
             threads=3,
@@ -207,10 +244,14 @@ class FakeServer:
             _model_config(generation_defaults),
             facts,
             self.engine,
+            GrammarService(self._start_grammar_worker, cpu_seconds=30.0),
         )
         self.client.status = "up"
         self.engine.client = self.client
         self.app: FastAPI = create_app(self.client, args)
+
+    def _start_grammar_worker(self) -> _GrammarWorker:
+        return _GrammarWorker(lambda answer: self.client.receive(answer))
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         """GET path."""

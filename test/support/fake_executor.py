@@ -40,6 +40,11 @@ def score(context: Sequence[int], token_id: int) -> float:
     return -1.0 - next_token([*context, token_id], 1000) / 1000
 
 
+def _is_allowed(token_id: int, row: SampleRow) -> bool:
+    mask = row.allowed_ids
+    return mask is None or bool(int(mask[token_id // 32]) >> token_id % 32 & 1)
+
+
 class FakeExecutor:
     """Executes ForwardBatches on the model above; records the size of every step."""
 
@@ -81,7 +86,7 @@ class FakeExecutor:
         if self.fail_on_token is not None and context[-1] == self.fail_on_token:
             return SampledToken(0, error="the logits are not numbers")
         token = next_token(context, self.vocab_size)
-        while token in row.suppressed_ids:
+        while token in row.suppressed_ids or not _is_allowed(token, row):
             token = (token + 1) % self.vocab_size
         logprobs = None
         if row.logprobs is not None:

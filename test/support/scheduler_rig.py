@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from support.fake_executor import FakeExecutor
+from support.fake_grammar import HashGrammars
 
 from runtime.srt.memory.kv_memory import KvMemory
 from runtime.srt.messages import (
     FinishReason,
     GenerateRequest,
+    GrammarSource,
     PositionLogprobs,
+    PrefixPin,
     TokenDelta,
 )
 from runtime.srt.sampling_params import LogprobOptions, SamplingParams
@@ -35,6 +38,7 @@ class Outcome:
     output_logprobs: list[PositionLogprobs] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] | None = None
     finish: FinishReason | None = None
+    pin: PrefixPin | None = None
     cached_tokens: int = 0
     num_deltas: int = 0
     num_retractions: int = 0
@@ -52,6 +56,7 @@ class Outcome:
         if progress.prompt_logprobs is not None:
             self.prompt_logprobs = progress.prompt_logprobs
         self.finish = progress.finish
+        self.pin = progress.pin
         self.first_token_seconds.append(progress.first_token_seconds)
         self.cached_tokens = progress.cached_tokens
         self.num_retractions = progress.num_retractions
@@ -67,18 +72,29 @@ class SchedulerRig:
         page_size: int = 1,
         vocab_size: int = 50,
         enable_cache: bool = True,
+        eviction_policy: str = "lru",
+        pinned_share: float = 0.25,
         make_stop_checker: Any = None,
         **config: Any,
     ) -> None:
-        config = {"context_length": 128, "max_running_requests": 8, "chunk_tokens": 16, **config}
+        config = {
+            "context_length": 128,
+            "vocab_size": vocab_size,
+            "max_running_requests": 8,
+            "chunk_tokens": 16,
+            **config,
+        }
         self.memory = KvMemory(
             total_tokens,
             page_size,
             config["max_running_requests"],
             config["context_length"],
             enable_cache=enable_cache,
+            eviction_policy=eviction_policy,
+            pinned_share=pinned_share,
         )
         self.executor = FakeExecutor(total_tokens + page_size, vocab_size)
+        self.grammars = HashGrammars()
         self.now = 0.0
         self.seconds_per_token = 0.0  # that a step takes
         self.executor.on_step = self._pass_time
@@ -88,6 +104,7 @@ class SchedulerRig:
             self.executor,
             make_stop_checker or (lambda params, tail: NoStops()),
             clock=lambda: self.now,
+            grammars=self.grammars,
         )
         self.outcomes: dict[str, Outcome] = {}
         self.num_steps = 0
@@ -103,6 +120,8 @@ class SchedulerRig:
         priority: int = 0,
         tenant: str | None = None,
         timeout_seconds: float | None = None,
+        grammar: GrammarSource | None = None,
+        pin_seconds: float | None = None,
         **sampling: Any,
     ) -> None:
         sampling.setdefault("max_new_tokens", 4)
@@ -120,6 +139,8 @@ class SchedulerRig:
                 priority=priority,
                 arrival_seconds=self.now,
                 tenant=tenant,
+                pin_seconds=pin_seconds,
+                grammar=grammar,
                 deadline_seconds=None if timeout_seconds is None else self.now + timeout_seconds,
             )
         )
@@ -137,7 +158,7 @@ class SchedulerRig:
         return ran
 
     def run(self, max_steps: int = 10_000) -> None:
-        """Step until nothing is left; then everything must have been given back."""
+        """Step until nothing is left; then everything but pins must have been given back."""
         self._collect()
         for _ in range(max_steps):
             if self.scheduler.is_idle:
@@ -146,8 +167,8 @@ class SchedulerRig:
         assert self.scheduler.is_idle, "the scheduler does not come to rest"
         self.step()
         stats = self.memory.stats()
-        assert stats.protected == 0 and stats.held == 0, stats
-        assert stats.available + stats.evictable == stats.total, stats
+        assert stats.protected == stats.pinned and stats.held == 0, stats
+        assert stats.available + stats.evictable + stats.pinned == stats.total, stats
 
     def _collect(self) -> None:
         for delta in self.scheduler.take_token_deltas():

@@ -186,6 +186,7 @@ def _another_value(name: str, template: Path) -> Any:
         "chat_template": str(template),
         "tenants_file": str(template),
         "target_retraction_rate": 0.5,
+        "pin_pool_share": 0.5,
         "overlap_depth": 1,
         "json_model_override_args": '{"rope_theta": 1.0}',
         "preferred_sampling_params": '{"temperature": 0.5}',

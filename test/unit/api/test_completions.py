@@ -201,9 +201,13 @@ def test_each_choice_of_a_stream_finishes_once_and_last(server: FakeServer) -> N
         ({"stop": ["y" * 200000]}, "stop"),
         ({"logit_bias": {str(i): 1 for i in range(40000)}}, "logit_bias"),
         ({"stream_options": 5}, "stream_options"),
-        ({"regex": "a"}, "regex"),
-        ({"guided_json": {}}, "guided_json"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"regex": 5}, "regex"),
+        ({"guided_json": []}, "guided_json"),
+        ({"guided_json": {"type": "thing"}}, "guided_json"),
+        ({"guided_choice": ["a"], "regex": "a"}, "guided_choice"),
+        ({"structured_outputs": {"jason": {}}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": [1]}}, "structured_outputs"),
+        ({"response_format": {"type": "json"}}, "response_format"),
     ],
 )
 def test_mistakes_are_named_as_the_client_named_them(

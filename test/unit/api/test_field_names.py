@@ -38,10 +38,10 @@ COMMON: dict[str, list[Any]] = {
     "priority": ["x", 2**40],
 }
 STRUCTURED: dict[str, list[Any]] = {
-    "regex": ["a"],
-    "ebnf": ["a"],
-    "json_schema": ["{}"],
-    "structural_tag": ["a"],
+    "regex": [5],
+    "ebnf": [["a"]],
+    "json_schema": [5, "{", {"type": "thing"}],
+    "structural_tag": [5, "{"],
 }
 OPENAI: dict[str, list[Any]] = {
     **SAMPLING,
@@ -51,8 +51,8 @@ OPENAI: dict[str, list[Any]] = {
     "min_tokens": ["x", -1],
     "stream": ["x"],
     "stream_options": ["x"],
-    "response_format": [{"type": "json_object"}],
-    "guided_json": [{"a": 1}],
+    "response_format": [{"type": "xml"}, 5],
+    "guided_json": [[1], {"type": "thing"}],
     "lora_path": ["x"],
     "session_params": [{"id": 1}],
     "custom_logit_processor": ["x"],

@@ -117,7 +117,7 @@ def test_an_unknown_model_is_a_404_and_its_aliases_are_not(server: FakeServer) -
 def test_a_defect_is_a_500_without_its_text(
     server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(request: GenerateRequest) -> AsyncIterator[Any]:
+    def broken(request: GenerateRequest, at_once: Any = None) -> AsyncIterator[Any]:
         raise RuntimeError("secret detail")
 
     server.client.stream = broken  # type: ignore[method-assign]

@@ -72,6 +72,7 @@ def test_kv_stats_are_top_level_tokens(server: FakeServer) -> None:
         "evictable": 96,
         "protected": 0,
         "held": 0,
+        "pinned": 0,
     }
 
 

@@ -69,7 +69,7 @@ def test_tenants_need_a_key_also_where_there_is_no_ordinary_one(tmp_path: Path) 
     assert reply.status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/flush_cache", "/abort_request"])
+@pytest.mark.parametrize("path", ["/flush_cache", "/abort_request", "/pin_prefix", "/unpin_prefix"])
 def test_a_tenant_may_not_touch_what_is_not_its_own(server: FakeServer, path: str) -> None:
     reply = server.call("POST", path, json={}, headers=bearer("key-of-a"))
     ordinary = server.call("POST", path, json={}, headers=bearer("key-of-all"))

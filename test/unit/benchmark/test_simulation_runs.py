@@ -193,7 +193,7 @@ def test_percentiles_of_counted_values() -> None:
 
 def test_settings_are_combined_and_checked_by_the_schedulers_own_fields() -> None:
     runs = every_combination(
-        ["chunk_tokens=none"], ["policy=lpm,fcfs", "conservativeness=0.5,1"], [None]
+        ["chunk_tokens=none"], ["policy=lpm,fcfs", "conservativeness=0.5,1"], [], [None]
     )
 
     assert len(runs) == 4
@@ -201,7 +201,38 @@ def test_settings_are_combined_and_checked_by_the_schedulers_own_fields() -> Non
     assert runs[1].overrides == {"chunk_tokens": None, "policy": "lpm", "conservativeness": 1.0}
     for wrong in ("no_field=1", "policy=alphabetical", "chunk_tokens=many"):
         with pytest.raises(ValueError, match=wrong.split("=")[0]):
-            every_combination([wrong], [], [None])
+            every_combination([wrong], [], [], [None])
+
+
+def test_named_runs_are_alternatives_with_several_settings_each() -> None:
+    named = ["old:policy=fcfs", "new:policy=lpm,ageing_stride=4"]
+
+    runs = every_combination(["chunk_tokens=64"], ["admission=ratio,learnt"], named, [None])
+
+    assert [one.labels["run"] for one in runs] == ["old", "new", "old", "new"]
+    assert runs[3].overrides == {
+        "chunk_tokens": 64,
+        "admission": "learnt",
+        "policy": "lpm",
+        "ageing_stride": 4,
+    }
+    with pytest.raises(ValueError, match="nameless"):
+        every_combination([], [], ["nameless"], [None])
+
+
+@pytest.mark.parametrize("asking", ["next", "exact"])
+def test_how_clients_ask_changes_their_limits_and_nothing_else(asking: str) -> None:
+    arrivals = Arrivals(requests_per_second=40.0)
+    make = APPLICATIONS["agents"]
+    generous = make_trace("agents", make, 60, arrivals, 5).requests
+    asked = make_trace("agents", make, 60, arrivals, 5, asking).requests
+
+    assert [replace(one, max_tokens=1000) for one in asked] == [
+        replace(one, max_tokens=1000) for one in generous
+    ]
+    assert all(a.max_tokens <= b.max_tokens for a, b in zip(asked, generous, strict=True))
+    if asking == "exact":
+        assert all(one.max_tokens == one.output for one in asked)
 
 
 def test_a_comparison_end_to_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -49,6 +49,15 @@ def test_the_fraction_covers_weights_and_pool(config: ModelConfig, free: int) ->
     assert tokens == (3_000_000 - WEIGHT_BYTES - tables) // TOKEN_BYTES
 
 
+def test_8_bit_tokens_take_five_eighths_at_this_head_size(config: ModelConfig, free: int) -> None:
+    args = ServerArgs(mem_fraction_static=0.3, max_running_requests=8)
+
+    wide = plan_kv_tokens(args, config, "bfloat16", WEIGHT_BYTES)
+    narrow = plan_kv_tokens(args, config, "int8", WEIGHT_BYTES)
+
+    assert narrow / wide == pytest.approx(2 * 16 / (16 + 4), rel=0.01)
+
+
 def test_without_flags_the_pool_is_capped_at_eight_contexts(config: ModelConfig, free: int) -> None:
     assert config.context_length == 512
     assert plan(config) == 8 * 512

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.model_rig import GREEDY, ModelRig
@@ -134,3 +135,37 @@ def test_rows_that_sample_and_rows_that_are_scored_share_a_step(tmp_path: Path) 
 
     assert [one.token_id for one in output.sampled] == expected_tokens
     assert output.prompt_logprobs == expected_scores
+
+
+@pytest.mark.parametrize("num_legal", [1, 2, 30])
+def test_rows_with_few_legal_ids_draw_what_the_whole_head_would_have_them_draw(
+    num_legal: int, tmp_path: Path
+) -> None:
+    model = save_tiny_model(tmp_path, "llama-gqa")
+    rig = ModelRig(tmp_path, dtype="bfloat16", attention_backend="cpu_native")
+    prompts = {row: random_prompt(20 + row, seed=row) for row in range(6)}
+    mask = np.zeros(-(-model.config.vocab_size // 32), dtype=np.uint32)
+    for token_id in range(3, 3 + 2 * num_legal, 2):
+        mask[token_id // 32] |= np.uint32(1 << token_id % 32)
+    drawn = SamplingParams(temperature=1.0, top_k=7, repetition_penalty=1.3)
+
+    def tokens(logprobs: LogprobOptions | None) -> list[int]:
+        rig.num_cached = [0] * len(rig.num_cached)
+        rows = [
+            SampleRow(
+                row,
+                GREEDY if row % 2 else drawn,
+                row,
+                20 + row,
+                prompts[row],
+                [],
+                allowed_ids=mask if row % 3 else None,
+                logprobs=logprobs,
+            )
+            for row in prompts
+        ]
+        sampled = rig.executor.execute(rig.batch(prompts), rows, []).sampled
+        return [one.token_id for one in sampled]
+
+    # Log-probabilities need every logit.
+    assert tokens(None) == tokens(LogprobOptions(num_top=0))

@@ -36,13 +36,13 @@ def test_layout_and_size_are_as_promised(tmp_path: Path) -> None:
     assert not pool.k.any() and not pool.v.any()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_engines_pool_has_the_same_layout(dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "width"), [("bfloat16", 16), ("float32", 16), ("int8", 20)])
+def test_the_engines_pool_has_the_same_layout(dtype: str, width: int, tmp_path: Path) -> None:
     config, _ = make_pool(tmp_path, 1)
 
     pool = HostKvPool(config, 10, dtype)
 
-    assert pool.k.shape == pool.v.shape == (2, 10, 2, 16)
+    assert pool.k.shape == pool.v.shape == (2, 10, 2, width)  # int8: and four bytes of scale
     assert pool.k.flags.c_contiguous and pool.k.flags.writeable
     assert pool.num_bytes == 10 * bytes_per_token(config, dtype)
     assert not pool.k.any() and not pool.v.any()

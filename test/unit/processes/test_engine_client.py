@@ -231,3 +231,65 @@ def test_flush_passes_the_schedulers_answer_on() -> None:
         assert server.engine.received[-1].timeout_seconds == 3
 
     _run(test)
+
+
+def test_deltas_taken_at_once_are_not_yielded_and_the_last_always_is() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        (request,) = await _prepare(client, "a")
+        taken: list[str] = []
+
+        def take(delta: TextDelta) -> bool:
+            if delta.text == "b":
+                return False
+            taken.append(delta.text)
+            return True
+
+        yielded = [delta.text async for delta in client.stream(request, take)]
+
+        assert taken == ["a", "c"]
+        assert yielded == ["b", "d"]
+
+    _run(test)
+
+
+def test_no_delta_passes_one_that_its_reader_still_works_on() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        (request,) = await _prepare(client, "a", max_new_tokens=8)
+        order: list[str] = []
+
+        def take(delta: TextDelta) -> bool:
+            if delta.text == "a":
+                return False
+            order.append(delta.text)
+            return True
+
+        async for delta in client.stream(request, take):
+            await asyncio.sleep(0.005)  # the engine goes on meanwhile
+            order.append(delta.text)
+
+        assert order == list("abcdefgh")
+
+    _run(test)
+
+
+def test_what_a_taker_raises_ends_its_own_stream_only() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        (broken,) = await _prepare(client, "a")
+        (other,) = await _prepare(client, "b")
+
+        def take(delta: TextDelta) -> bool:
+            raise ZeroDivisionError
+
+        async def run_broken() -> None:
+            async for _ in client.stream(broken, take):
+                raise AssertionError("nothing was to be yielded")
+
+        result, text = await asyncio.gather(
+            run_broken(), _text(client, other), return_exceptions=True
+        )
+
+        assert isinstance(result, ZeroDivisionError)
+        assert text == "abcd"
+        assert server.engine.aborted == ["a"]
+
+    _run(test)

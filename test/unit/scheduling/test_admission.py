@@ -8,7 +8,7 @@ import pytest
 from support.scheduler_rig import SchedulerRig
 
 from runtime.srt.scheduling.admission import RULES
-from runtime.srt.scheduling.length_history import LengthHistory
+from runtime.srt.scheduling.length_history import LengthHistory, kind_of
 
 
 @pytest.mark.parametrize("admission", sorted(RULES))
@@ -51,7 +51,7 @@ def test_known_lengths_are_never_retracted_by_the_learnt_rule() -> None:
 
 
 def test_an_unknown_kind_is_taken_to_be_of_any_length_up_to_its_limit() -> None:
-    curve = LengthHistory().survival(None, 100)
+    curve = LengthHistory().survival(kind_of(None, 100))
 
     assert curve[0] == pytest.approx(0.99, abs=0.011)
     assert curve[-1] == pytest.approx(0.0, abs=1e-9)
@@ -60,11 +60,11 @@ def test_an_unknown_kind_is_taken_to_be_of_any_length_up_to_its_limit() -> None:
 def test_lengths_are_learnt_by_kind() -> None:
     history = LengthHistory()
     for _ in range(100):
-        history.add("chat", 1000, 20)
-        history.add("story", 1000, 900)
+        history.add(kind_of("chat", 1000), 20)
+        history.add(kind_of("story", 1000), 900)
 
-    chat, story = history.survival("chat", 1000), history.survival("story", 1000)
-    unseen = history.survival("other", 1000)
+    chat, story = history.survival(kind_of("chat", 1000)), history.survival(kind_of("story", 1000))
+    unseen = history.survival(kind_of("other", 1000))
 
     edge = 18  # about 180 tokens
     assert chat[edge] < 0.1 < 0.9 < story[edge]
@@ -74,11 +74,11 @@ def test_lengths_are_learnt_by_kind() -> None:
 def test_old_lengths_fade() -> None:
     history = LengthHistory()
     for _ in range(300):
-        history.add(None, 1000, 900)
+        history.add(kind_of(None, 1000), 900)
     for _ in range(600):
-        history.add(None, 1000, 20)
+        history.add(kind_of(None, 1000), 20)
 
-    assert history.survival(None, 1000)[18] < 0.1
+    assert history.survival(kind_of(None, 1000))[18] < 0.1
 
 
 def test_learnt_lengths_let_more_in_than_asked_for_lengths_would() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
+import numpy as np
 import pytest
 from support.fake_executor import continuation
 from support.scheduler_rig import SchedulerRig
 
-from runtime.srt.messages import AbortRequest
+from runtime.srt.messages import AbortRequest, SchedulerState, StateQuery
 from runtime.srt.scheduling.request import Request
 
 
@@ -207,3 +209,120 @@ def test_decoding_waits_for_no_more_prompt_work_than_a_slice() -> None:
 
     assert max(rig.executor.step_tokens[start:]) <= 51
     assert len(rig.outcomes["chat"].token_ids) >= 11
+
+
+def test_preemptions_are_counted_among_the_retractions() -> None:
+    rig = SchedulerRig(max_running_requests=1)
+    rig.submit("low", [1, 2, 3], max_new_tokens=20)
+    rig.step()
+    rig.submit("high", [6, 7], max_new_tokens=3, priority=11)
+    rig.run()
+    rig.scheduler.receive(StateQuery(1))
+
+    (state,) = rig.scheduler.take_replies()
+    assert isinstance(state, SchedulerState)
+    assert (state.counters.preemptions, state.counters.retractions) == (1, 1)
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("mixed", [True, False])
+def test_a_prompt_in_progress_advances_under_a_stream_of_short_ones(
+    page_size: int, mixed: bool
+) -> None:
+    rig = SchedulerRig(
+        total_tokens=800,
+        page_size=page_size,
+        chunk_tokens=page_size,  # the smallest budget there is
+        mix_decode_into_prefill=mixed,
+        ageing_stride=10**9,
+    )
+    rig.submit("long", [9] * 40, max_new_tokens=1)
+    rig.step()
+    for number in range(200):
+        rig.submit(f"short{number}", [number % 50], max_new_tokens=1)
+        rig.step()
+        if rig.outcomes["long"].finish is not None:
+            break
+
+    assert rig.outcomes["long"].finish is not None
+    assert rig.outcomes["short0"].finish is not None, "short ones still pass it"
+    rig.run()
+
+
+@pytest.mark.parametrize("eviction_policy", ["lru", "lfu", "slru"])
+def test_forced_retraction_leaves_progress_also_token_by_token(eviction_policy: str) -> None:
+    rig = SchedulerRig(
+        total_tokens=700,
+        context_length=200,
+        chunk_tokens=1,
+        max_running_requests=16,
+        eviction_policy=eviction_policy,
+        test_retract_every=3,
+    )
+    for number in range(24):
+        rig.submit(f"r{number}", [number] * 60, max_new_tokens=30, ignore_eos=True)
+    rig.run(max_steps=4000)
+
+    for number in range(24):
+        assert rig.outcomes[f"r{number}"].token_ids == continuation([number] * 60, 30, 50)
+
+
+@pytest.mark.parametrize(
+    ("options", "cached"),
+    [
+        ({}, 0),  # shares 24 tokens: fewer than the 32 that are worth waiting for
+        ({"in_batch_sharing_min_tokens": 24}, 24),
+        ({"in_batch_sharing_min_tokens": 25}, 0),
+    ],
+)
+def test_a_follower_waits_for_as_many_tokens_as_the_option_says(
+    options: dict[str, int], cached: int
+) -> None:
+    rig = SchedulerRig(total_tokens=1000, chunk_tokens=64, **options)
+    shared = list(range(24))
+    rig.submit("leader", [*shared, 30], max_new_tokens=2)
+    rig.submit("follower", [*shared, 31], max_new_tokens=2)
+    rig.run()
+
+    assert rig.outcomes["follower"].cached_tokens == cached
+
+
+@pytest.mark.parametrize(
+    ("options", "cached"),
+    [
+        ({}, 48),
+        ({"in_batch_sharing_min_tokens": 0}, 8),
+        ({"in_batch_sharing_max_cached_tokens": 8}, 48),
+        ({"in_batch_sharing_max_cached_tokens": 7}, 8),
+    ],
+)
+def test_who_has_enough_cached_does_not_wait_for_a_leader(
+    options: dict[str, int], cached: int
+) -> None:
+    rig = SchedulerRig(total_tokens=1000, chunk_tokens=128, **options)
+    shared = list(range(48))
+    rig.submit("warm", shared[:8], max_new_tokens=0)
+    rig.run()
+    rig.submit("leader", [*shared, *[48] * 9], max_new_tokens=2)
+    rig.submit("follower", [*shared, *[49] * 9], max_new_tokens=2)
+    rig.run()
+
+    assert rig.outcomes["follower"].cached_tokens == cached
+
+
+def test_no_follower_waits_for_a_token_that_its_leader_has_not_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def used_memory(length: int, dtype: Any) -> np.ndarray:
+        return np.full(length, 7, dtype)
+
+    monkeypatch.setattr("runtime.srt.scheduling.request.np.empty", used_memory)
+    rig = SchedulerRig(overlap_depth=1, chunk_tokens=64, max_running_requests=1)
+    rig.submit("leader", [1] * 40, max_new_tokens=5)
+    rig.step()  # its first token is being drawn
+    rig.submit("follower", [*[1] * 40, 7, 8, 8], max_new_tokens=5, priority=20)
+    rig.submit("other", [2] * 40, max_new_tokens=5, priority=20)
+    rig.run()  # the other one takes the leader's place at once
+
+    assert rig.outcomes["leader"].num_retractions == 1
+    assert rig.outcomes["follower"].token_ids == continuation([*[1] * 40, 7, 8, 8], 5, 50)

@@ -15,8 +15,23 @@ from runtime.kernels.cpu.library import CpuModel
 
 BEST_LEVEL = load_library(library_path()).rt_best_level()
 LEVELS = [level for level in Level if 0 <= level <= BEST_LEVEL]
-MODES = [(torch.float32, WeightFormat.KEEP), (torch.bfloat16, WeightFormat.KEEP)]
-IDS = ["f32", "bf16"]
+# Instruction set, type of activations, type of the KV pool.
+MODES = [
+    *[
+        (level, *types)
+        for level in LEVELS
+        for types in [
+            (torch.float32, torch.float32),
+            (torch.bfloat16, torch.bfloat16),
+            (torch.bfloat16, torch.int8),
+        ]
+    ],
+    (Level(BEST_LEVEL), torch.float32, torch.int8),
+    (Level(BEST_LEVEL), torch.bfloat16, torch.float32),
+]
+every_mode = pytest.mark.parametrize(
+    ("level", "dtype", "kv"), MODES, ids=lambda x: str(getattr(x, "name", x)).removeprefix("torch.")
+)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -24,16 +39,22 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return torch.randint(0, 203, (length,), generator=generator).tolist()
 
 
-def small_model(dtype: torch.dtype, level: Level = Level.AUTO, threads: int = 2) -> RandomModel:
-    return random_model(tiny_config(compute_dtype=dtype, level=level, num_threads=threads))
+def small_model(
+    dtype: torch.dtype,
+    kv: torch.dtype | None = None,
+    level: Level = Level.AUTO,
+    threads: int = 2,
+) -> RandomModel:
+    return random_model(
+        tiny_config(compute_dtype=dtype, kv_dtype=kv, level=level, num_threads=threads)
+    )
 
 
-@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
-@pytest.mark.parametrize(("dtype", "form"), MODES, ids=IDS)
+@every_mode
 def test_a_row_alone_equals_the_row_among_37_neighbours(
-    level: Level, dtype: torch.dtype, form: WeightFormat
+    level: Level, dtype: torch.dtype, kv: torch.dtype
 ) -> None:
-    engine = small_model(dtype, level).engine(weight_format=form)
+    engine = small_model(dtype, kv, level).engine()
     ids = prompt(70)
     alone = Server(engine)
     expected = [alone.extend([(0, ids[:69])])[0], alone.extend([(0, ids[69:])])[0]]
@@ -45,14 +66,19 @@ def test_a_row_alone_equals_the_row_among_37_neighbours(
     assert torch.equal(second, expected[1])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "form"),
-    [*MODES, (torch.bfloat16, WeightFormat.W8A8), (torch.bfloat16, WeightFormat.W8A16)],
-)
+@every_mode
 def test_any_cached_length_and_any_chunking_give_the_same_bits(
-    dtype: torch.dtype, form: WeightFormat
+    level: Level, dtype: torch.dtype, kv: torch.dtype
 ) -> None:
-    engine = small_model(dtype).engine(weight_format=form)
+    _check_cached_lengths(small_model(dtype, kv, level).engine())
+
+
+@pytest.mark.parametrize("form", [WeightFormat.W8A8, WeightFormat.W8A16])
+def test_any_cached_length_gives_the_same_bits_with_8_bit_weights(form: WeightFormat) -> None:
+    _check_cached_lengths(small_model(torch.bfloat16).engine(weight_format=form))
+
+
+def _check_cached_lengths(engine: CpuModel) -> None:
     ids = prompt(545)
     whole = Server(engine).extend([(0, ids)])[0]
     for cached in (1, 5, 31, 32, 127, 128, 129, 200, 255, 256, 288, 289, 511, 512, 513, 544):
@@ -66,11 +92,11 @@ def test_any_cached_length_and_any_chunking_give_the_same_bits(
         assert torch.equal(torch.cat(parts), whole), size
 
 
-@pytest.mark.parametrize(("dtype", "form"), MODES, ids=IDS)
-def test_threads_do_not_change_bits(dtype: torch.dtype, form: WeightFormat) -> None:
+@every_mode
+def test_threads_do_not_change_bits(level: Level, dtype: torch.dtype, kv: torch.dtype) -> None:
     outputs = []
     for threads in (1, 2, 3):
-        server = Server(small_model(dtype, threads=threads).engine(weight_format=form))
+        server = Server(small_model(dtype, kv, level, threads).engine())
         rows = [(row, prompt(90 + row, seed=row)) for row in range(4)]
         first = server.extend(rows)
         second = server.extend([(row, [row]) for row in range(4)])
@@ -94,8 +120,11 @@ def test_scattered_slots_equal_slots_in_order() -> None:
             assert torch.equal(a, b)
 
 
-def test_sharing_a_prefix_does_not_change_bits() -> None:
-    engine = small_model(torch.bfloat16).engine()
+@every_mode
+def test_sharing_a_prefix_does_not_change_bits(
+    level: Level, dtype: torch.dtype, kv: torch.dtype
+) -> None:
+    engine = small_model(dtype, kv, level).engine()
     ids = prompt(400)
     outputs = []
     for share in (True, False):
@@ -109,10 +138,10 @@ def test_sharing_a_prefix_does_not_change_bits() -> None:
     assert torch.equal(*outputs)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_random_trees_of_prefixes_give_each_row_its_own_bits(data: st.DataObject) -> None:
-    engine = _tree_engine()
+    engine = _tree_engine(*data.draw(st.sampled_from(MODES)))
     server = Server(engine, max_rows=16)
     sequences: dict[int, list[int]] = {0: prompt(300)}
     server.extend([(0, sequences[0])])
@@ -131,6 +160,14 @@ def test_random_trees_of_prefixes_give_each_row_its_own_bits(data: st.DataObject
 
 
 @cache
-def _tree_engine() -> CpuModel:
-    config = tiny_config(num_layers=1, hidden_size=32, intermediate_size=32, head_dim=16)
+def _tree_engine(level: Level, dtype: torch.dtype, kv: torch.dtype) -> CpuModel:
+    config = tiny_config(
+        num_layers=1,
+        hidden_size=32,
+        intermediate_size=32,
+        head_dim=16,
+        compute_dtype=dtype,
+        kv_dtype=kv,
+        level=level,
+    )
     return random_model(config).engine()

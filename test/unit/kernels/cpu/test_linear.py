@@ -147,6 +147,20 @@ def test_gguf_blocks_give_the_same_bits_at_all_levels_that_fuse_multiply_and_add
     assert all(torch.equal(output, outputs[0]) for output in outputs)
 
 
+@pytest.mark.parametrize(
+    "k", [800, 1537, 2048]
+)  # long rows are summed in parts where rows are many
+@pytest.mark.parametrize("form", [WeightFormat.KEEP, WeightFormat.W8A8, WeightFormat.W8A16])
+def test_many_long_rows_have_the_bits_of_each_alone(form: WeightFormat, k: int) -> None:
+    model = linear_model(56, k, Level.AUTO, torch.bfloat16)
+    weight = torch.randn(56, k, generator=torch.Generator().manual_seed(k)).bfloat16()
+    model.set_tensor(TensorId.GATE, weight, 0, form)
+    x = torch.randn(300, k, generator=torch.Generator().manual_seed(1)).bfloat16().float()
+    many = product(model, x)
+    for row in (0, 31, 32, 100, 159, 287, 299):
+        assert torch.equal(product(model, x[row : row + 1])[0], many[row]), row
+
+
 @pytest.mark.parametrize("kind", BLOCK_KINDS)
 def test_gguf_blocks_take_the_bytes_they_take_in_the_file(kind: str) -> None:
     model = linear_model(64, 768, Level.AUTO, torch.bfloat16)

@@ -30,6 +30,70 @@ def test_prefill_and_decode_match_the_reference_at_every_level(
     assert relative_error(torch.cat(actual), model.reference_logits(ids)) < TOLERANCE[dtype]
 
 
+# The reference rounds to 8 bits too. What is left: a value that f32 arithmetic moves across the
+# middle between two integers, about one in ten thousand, is a step of 0.8 % of the largest off.
+# bfloat16 moves most values that far, so there the rounding to 8 bits counts in full.
+KV_TOLERANCE = {
+    (torch.float32, torch.float32): 3e-6,
+    (torch.float32, torch.bfloat16): 0.02,
+    (torch.float32, torch.int8): 1e-3,
+    (torch.bfloat16, torch.float32): 0.02,
+    (torch.bfloat16, torch.int8): 0.035,
+}
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
+@pytest.mark.parametrize(("dtype", "kv"), KV_TOLERANCE, ids=str)
+def test_every_pool_type_matches_the_reference_at_every_level(
+    level: Level, dtype: torch.dtype, kv: torch.dtype
+) -> None:
+    model = random_model(
+        tiny_config(compute_dtype=dtype, kv_dtype=kv, level=level, num_threads=2, head_dim=80)
+    )
+    server = Server(model.engine())
+    ids = prompt(150)
+    actual = [*server.extend([(0, ids[:140])]), *(server.extend([(0, [i])])[0] for i in ids[140:])]
+    error = relative_error(torch.cat(actual), model.reference_logits(ids))
+    assert error < KV_TOLERANCE[dtype, kv]
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
+@pytest.mark.parametrize("head_dim", [2, 24, 50, 130])
+def test_head_sizes_that_fill_no_vector(level: Level, head_dim: int) -> None:
+    for (dtype, kv), tolerance in KV_TOLERANCE.items():
+        if dtype != torch.float32:  # bfloat16 takes multiples of 16 only
+            continue
+        config = tiny_config(
+            compute_dtype=dtype,
+            kv_dtype=kv,
+            level=level,
+            head_dim=head_dim,
+            num_layers=1,
+        )
+        model = random_model(config)
+        ids = prompt(133)
+        server = Server(model.engine())
+        actual = [*server.extend([(0, ids[:131])]), *server.extend([(0, ids[131:])])]
+        assert relative_error(torch.cat(actual), model.reference_logits(ids)) < tolerance
+
+
+def test_a_value_that_is_not_finite_stays_so_in_8_bits() -> None:
+    model = random_model(tiny_config(kv_dtype=torch.int8))
+    model.weights[TensorId.V, 0][3, :] = float("inf")
+    server = Server(model.engine())
+    (logits,) = server.extend([(0, prompt(20))])
+    assert bool(logits.isnan().all())
+
+
+def test_a_pool_of_another_type_or_shape_is_refused() -> None:
+    engine = random_model(tiny_config(kv_dtype=torch.int8)).engine()
+    server = Server(engine)
+    batch, last = server.batch([(0, [1])]), torch.zeros(1, dtype=torch.int32)
+    for wrong in (server.k.to(torch.uint8), server.k[..., :32].contiguous()):
+        with pytest.raises(EngineError, match=r"expected a contiguous I8 KV pool of shape .* got"):
+            engine.step(batch, wrong, server.v, last)
+
+
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
 @pytest.mark.parametrize("heads", [(1, 1), (6, 2), (4, 4), (7, 1), (20, 1)], ids=str)
 def test_every_head_shape(head_dim: int, heads: tuple[int, int]) -> None:

@@ -1,0 +1,180 @@
+"""ClosingChoices: which tokens bring a text nearer to its end, of one vocabulary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .matcher import Bitmask
+from .prepared import PreparedForm, PreparedGrammar
+from .vocabulary import Vocabulary
+
+_Ids: TypeAlias = npt.NDArray[np.int64]
+
+ALTERNATIVES = 2  # other choices offered where one is not clearly best
+NUM_FILLERS = 500  # of the longest words, tried where text must be filled in
+MAX_HINTS = 40
+# Where a pattern waits for something that no word holds: digits, an address, a capital.
+_USUAL_HINTS = ("000", "a@a.aa", "http://a", ".", "-", "@", "/", ":", " ", "_", "A")
+_SCHEMA_PATTERN = re.compile(r'"pattern"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_LARK_PATTERN = re.compile(r"/((?:[^/\\\n]|\\.)+)/")
+_HAS_CHOICE = re.compile(r"[*+\[{|.]")
+_NUMBERED = re.compile(r"\\x\{([0-9a-fA-F]{1,6})\}")
+_CLASSES = re.compile(r"\[(?:[^\]\\]|\\.)*\]|\\+[dDwWsSbB]|\{[\d,]*\}|\(\?:")
+# How a JSON string's escapes look in a terminal: no pattern waits for them.
+_JSON_ESCAPES = re.compile(r"\\\\\(\?:\[\"\\\\bfnrt\]\|u00\(\?:[^)]*\)\)")
+_LITERAL = re.compile(r"(?:\w|[@:/<>=#&%!;,. -]|\\+[.^$*+?()/-])+")
+
+
+@dataclass(frozen=True, slots=True)
+class RankedTokens:
+    """The best token, and others that might lead to a shorter end."""
+
+    first: int | None
+    others: Sequence[int] = ()
+
+
+class ClosingChoices:
+    """Ranks the legal tokens of a mask."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        ids = vocabulary.text_ids
+        self._tokens = vocabulary.tokens
+        self._end_ids = vocabulary.end_ids
+        brackets = _pure(ids, b'"}]', first=b"}]")
+        strings = [t for t in _pure(ids, b'"}]', first=b'"') if t[1:2] in (b"}", b"]")]
+        after_text = [b'":', b'","', b'",', b'"']
+        self._closing_text = _known(ids, [*strings, *after_text])
+        self._closing = _known(ids, [*brackets, b'""', *strings, *after_text, b',"', b","])
+        self._sure = frozenset(_known(ids, [*brackets, *strings, b'""']).tolist())
+        self._values = _known(ids, b"0 1 2 3 4 5 6 7 8 9 null true false [] {}".split())
+        words = sorted((t for t in ids if t.isascii() and t.isalnum()), key=_long_first)
+        self._words = _known(ids, words[:NUM_FILLERS])
+        self._fillers = _known(ids, words[:NUM_FILLERS] + [t for t in words if len(t) <= 2])
+
+    def end(self, mask: Bitmask) -> int | None:
+        """An end token if one is legal."""
+        return next((i for i in self._end_ids if mask[i >> 5] >> (i & 31) & 1), None)
+
+    def ranked(self, mask: Bitmask, num_unchanged: int, num_seen: int) -> RankedTokens:
+        """The tokens to try, each with a first byte of its own.
+
+        num_unchanged: for how many steps the mask has been this one; what closes something would
+        have changed it. num_seen: how often it was met before, so that the same choice is not
+        tried for ever.
+        """
+        free_text = 2 * len(_legal_of(self._words, mask)) > len(self._words)
+        if free_text:
+            return self._ranked_in_text(mask, num_unchanged)
+        found: list[int] = []
+        if not num_unchanged:
+            found = _legal_of(self._closing, mask)
+            if found and found[0] in self._sure:
+                return RankedTokens(found[0])
+            found += _legal_of(self._values, mask)
+        if len(found) <= ALTERNATIVES:
+            found += self._longest_by_first_byte(mask, num_seen)
+        return self._several(found)
+
+    def _ranked_in_text(self, mask: Bitmask, num_unchanged: int) -> RankedTokens:
+        closing = [] if num_unchanged else _legal_of(self._closing_text, mask)
+        return RankedTokens((closing or _legal_of(self._fillers, mask))[0])
+
+    def _several(self, found: Iterable[int]) -> RankedTokens:
+        distinct = _by_first_byte(self._tokens, found)
+        first = next(distinct, None)
+        others = [other for other, _ in zip(distinct, range(ALTERNATIVES), strict=False)]
+        return RankedTokens(first, others)
+
+    def _longest_by_first_byte(self, mask: Bitmask, num_seen: int) -> list[int]:
+        best: dict[int, int] = {}
+        for i in legal_ids(mask):
+            token = self._tokens[i]
+            first = token[0] if token else -1
+            if first not in best or _promise(token) > _promise(self._tokens[best[first]]):
+                best[first] = i
+        ordered = sorted(best.values(), key=lambda i: _opens(self._tokens[i]))
+        # The same choice again and again may be a loop (a chain of optional parts): take turns.
+        turn = num_seen % len(ordered) if ordered else 0
+        return ordered[turn:] + ordered[:turn]
+
+
+def legal_ids(mask: Bitmask) -> list[int]:
+    """The ids whose bits are set, ascending; quick where they are few."""
+    words = np.flatnonzero(mask)
+    bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(-1, 32)
+    rows, columns = np.nonzero(bits)
+    ids: list[int] = (words[rows] * 32 + columns).tolist()
+    return ids
+
+
+@lru_cache(maxsize=4)
+def closing_choices(vocabulary: Vocabulary) -> ClosingChoices:
+    """The choices of vocabulary, made at the first call."""
+    return ClosingChoices(vocabulary)
+
+
+def closing_hints(prepared: PreparedGrammar) -> list[str]:
+    """Literal texts in the patterns of a grammar, and some that patterns often wait for."""
+    if prepared.form is PreparedForm.JSON_SCHEMA:
+        patterns = _SCHEMA_PATTERN.findall(prepared.text)
+    elif prepared.form is PreparedForm.LARK:
+        patterns = _LARK_PATTERN.findall(prepared.text)
+    else:
+        patterns = [prepared.text]
+    found: dict[str, None] = {}
+    for pattern in filter(_HAS_CHOICE.search, patterns):
+        pattern = _JSON_ESCAPES.sub(" ", pattern)
+        plain = _NUMBERED.sub(lambda match: _character(match.group(1)), _CLASSES.sub(" ", pattern))
+        for literal in _LITERAL.findall(plain):
+            found.setdefault(re.sub(r"\\+", "", literal).strip())
+    found.pop("", None)
+    return [*list(found)[:MAX_HINTS], *_USUAL_HINTS]
+
+
+def _character(digits: str) -> str:
+    code = int(digits, 16)
+    return chr(code) if code < 0xD800 else " "
+
+
+def _long_first(token: bytes) -> tuple[int, bytes]:
+    return -len(token), token
+
+
+def _promise(token: bytes) -> int:
+    """The more of a text the better, but no array is begun that could be empty."""
+    return 1000 - len(token) if token[:1] == b"[" else len(token)
+
+
+def _opens(token: bytes) -> tuple[bool, bool, bool, bytes]:
+    """Sort key: separators, then text, then what opens something, spaces last."""
+    return token[:1] in b" \t\r\n", token[:1] in b"{[", token[:1] not in b",:", token
+
+
+def _pure(ids: dict[bytes, int], alphabet: bytes, first: bytes) -> list[bytes]:
+    """The tokens of these characters only that begin with one of first, longest first."""
+    return sorted((t for t in ids if t[0] in first and not t.strip(alphabet)), key=_long_first)
+
+
+def _known(ids: dict[bytes, int], tokens: Iterable[bytes]) -> _Ids:
+    return np.array([ids[t] for t in tokens if t in ids], np.int64)
+
+
+def _legal_of(ids: _Ids, mask: Bitmask) -> list[int]:
+    bits = (mask[ids >> 5] >> (ids & 31).astype(np.uint32)) & 1
+    legal: list[int] = ids[bits != 0].tolist()
+    return legal
+
+
+def _by_first_byte(tokens: Sequence[bytes], ids: Iterable[int]) -> Iterator[int]:
+    seen: set[bytes] = set()
+    for i in ids:
+        if tokens[i][:1] not in seen:
+            seen.add(tokens[i][:1])
+            yield i

@@ -1,0 +1,265 @@
+"""llguidance behind the interface of matcher.py.
+
+Sound and quick to compile; its forced tokens are cut as the tokenizer cuts them. What it does
+differently is hidden here: an end token is not a step of its own, and a matcher that was given an
+illegal token or ran out of fuel stays broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance._tokenizer import TokenizerWrapper
+
+from .closing_choices import closing_hints
+from .closing_search import ClosingFinder
+from .gbnf import lark_of_gbnf
+from .matcher import Bitmask, GrammarError
+from .prepared import PreparedForm, PreparedGrammar
+from .spec import MAX_WHITESPACE, JsonWhitespace
+from .structural_tag import NO_FORCING, lark_of_structural_tag
+from .vocabulary import Vocabulary
+
+# What one grammar may cost: about 25 ms of regex work to build, 5 ms in one step, and 100 MB of
+# lexer states. The library's own limits, but for the last (a fifth) and the second (a third).
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=70_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=500_000,
+    verbose_errors=False,
+)
+# Measured: 45 kB for a grammar of 550 characters, 180 kB with a matcher that was used.
+_BASE_BYTES = 40_000
+_BYTES_PER_CHARACTER = 250
+FEW_ROWS = 8  # handing so few to the library's threads costs more than filling them
+
+_WHITESPACE: dict[JsonWhitespace, dict[str, Any]] = {
+    JsonWhitespace.COMPACT: {
+        "whitespace_flexible": False,
+        "item_separator": ",",
+        "key_separator": ":",
+    },
+    JsonWhitespace.SPACED: {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+    },
+    JsonWhitespace.BOUNDED: {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"},
+    JsonWhitespace.UNBOUNDED: {"whitespace_pattern": r"[\x20\x0A\x0D\x09]+"},
+}
+
+
+class LlguidanceEngine:
+    """Compiles grammars for one vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._tokenizer = LLTokenizer(
+            TokenizerWrapper(_TokenSource(vocabulary)), eos_token=list(vocabulary.end_ids)
+        )
+
+    def compile(self, prepared: PreparedGrammar) -> LlguidanceGrammar:
+        """Raises GrammarError, also for a grammar that no text can satisfy."""
+        source = grammar_source(prepared)
+        prototype = LLMatcher(self._tokenizer, source.text, log_level=0, limits=_LIMITS)
+        _raise_if_broken(prototype)
+        # A grammar without any text (a $ref that leads to itself) breaks at its first mask only.
+        row = np.zeros(self.vocabulary.bitmask_words, np.uint32)
+        prototype.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        _raise_if_broken(prototype)
+        if not row.any():
+            raise GrammarError("no text satisfies this grammar")
+        return LlguidanceGrammar(self.vocabulary, prototype, source, prepared)
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSource:
+    """What the library compiles.
+
+    forces: whether forced text may be asked for. In a Lark grammar from outside a chain of it may
+    have no end, as terminals take all they can, and the library follows it without a bound.
+    """
+
+    text: str
+    forces: bool
+
+
+class LlguidanceGrammar:
+    """One compiled grammar: a matcher at the start, never moved, of which copies are made."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        prototype: LLMatcher,
+        source: GrammarSource,
+        prepared: PreparedGrammar,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.forces = source.forces
+        self._prototype = prototype
+        self.num_bytes = _BASE_BYTES + _BYTES_PER_CHARACTER * len(source.text)
+        self.dropped = prepared.dropped
+        self.closing = ClosingFinder(vocabulary, closing_hints(prepared))
+
+    def matcher(self) -> LlguidanceMatcher:
+        """A new matcher at the start."""
+        return LlguidanceMatcher(self, self._prototype.deep_copy())
+
+
+class LlguidanceMatcher:
+    """See matcher.Matcher. fill raises GrammarError when a step would cost too much."""
+
+    __slots__ = ("_ended", "_grammar", "_native", "_num_tokens", "_vocabulary")
+
+    def __init__(
+        self,
+        grammar: LlguidanceGrammar,
+        native: LLMatcher,
+        num_tokens: int = 0,
+        ended: bool = False,
+    ) -> None:
+        self._grammar = grammar
+        self._vocabulary = grammar.vocabulary
+        self._native = native
+        self._num_tokens = num_tokens
+        self._ended = ended
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether an end token was accepted."""
+        return self._ended
+
+    def fill(self, bitmask: Bitmask) -> None:
+        """Write the legal next ids."""
+        assert not self._ended, "fill of a finished matcher"
+        self._native.unsafe_compute_mask_ptr(bitmask.ctypes.data, bitmask.nbytes)
+        _raise_if_broken(self._native)
+
+    @staticmethod
+    def fill_rows(
+        matchers: Sequence[tuple[int, LlguidanceMatcher]],
+        bitmask: npt.NDArray[np.uint32],
+        threads: int,
+    ) -> list[int]:
+        """Fill the given rows of bitmask [R, W], many in one call; returns those that broke."""
+        rows = [(matcher._native, row) for row, matcher in matchers]
+        start, stride = bitmask.ctypes.data, bitmask.strides[0]
+        if len(rows) <= FEW_ROWS:
+            for native, row in rows:
+                native.unsafe_compute_mask_ptr(start + row * stride, stride)
+        else:
+            _executor(threads).unsafe_compute_mask_ptr(rows, start, stride, len(bitmask))
+        return [row for native, row in rows if native.is_error()]
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        """Take the legal ones of token_ids up to the first that is not."""
+        if self._ended:
+            return 0
+        ids = list(token_ids)
+        num_text = self._num_before_end(ids)
+        taken = self._native.try_consume_tokens(ids[:num_text]) if num_text else 0
+        at_end = taken == num_text < len(ids) and ids[num_text] in self._vocabulary.end_ids
+        if at_end and self._native.is_accepting():
+            self._ended = True
+            taken += 1
+        self._num_tokens += taken
+        return taken
+
+    def rollback(self, num_tokens: int) -> None:
+        """Undo the last accepted tokens."""
+        assert 0 <= num_tokens <= self._num_tokens, (num_tokens, self._num_tokens)
+        self._num_tokens -= num_tokens
+        if num_tokens and self._ended:
+            self._ended = False
+            num_tokens -= 1
+        if num_tokens:
+            self._native.rollback(num_tokens)
+
+    def fork(self) -> LlguidanceMatcher:
+        """An independent matcher in the same state."""
+        return LlguidanceMatcher(
+            self._grammar, self._native.deep_copy(), self._num_tokens, self._ended
+        )
+
+    def forced_tokens(self, limit: int) -> list[int]:
+        """The tokens that must come next, as the tokenizer cuts them; an end token at the end."""
+        if self._ended or limit <= 0 or not self._grammar.forces:
+            return []
+        if self._native.is_stopped():
+            _raise_if_broken(self._native)
+            return [self._vocabulary.end_ids[0]]  # the text is complete, and nothing may be added
+        ids = self._native.compute_ff_tokens()[:limit]
+        return ids[: self._num_before_end(ids)]
+
+    def closing_tokens(self, limit: int, enough: int = 0) -> list[int] | None:
+        """A short legal completion, the end token included."""
+        return self._grammar.closing.find(self, limit, enough, self._num_tokens == 0)
+
+    def _num_before_end(self, ids: list[int]) -> int:
+        """How many ids come before the first end token or id outside the vocabulary."""
+        end_ids, size = self._vocabulary.end_ids, self._vocabulary.size
+        for index, token_id in enumerate(ids):
+            if token_id in end_ids or not 0 <= token_id < size:
+                return index
+        return len(ids)
+
+
+class _TokenSource:
+    """The vocabulary in the form that the library's tokenizer wrapper reads."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self.eos_token_id = vocabulary.end_ids[0]
+        self.special_token_ids = sorted(vocabulary.special)
+        self.tokens = [
+            token if vocabulary.is_text(i) else vocabulary.special.get(i, "").encode()
+            for i, token in enumerate(vocabulary.tokens)
+        ]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._vocabulary.encode(text.decode("utf-8"))
+
+
+def grammar_source(prepared: PreparedGrammar) -> GrammarSource:
+    """Raises GrammarError for a text that cannot be read."""
+    text, options = prepared.text, _WHITESPACE[prepared.whitespace]
+    if prepared.form is PreparedForm.JSON_SCHEMA:
+        overrides: Any = options  # the library's own type allows each of the keys
+        try:
+            text = LLMatcher.grammar_from_json_schema(text, overrides=overrides)
+        except ValueError as error:
+            raise GrammarError(f"the schema cannot be read: {error}") from None
+        return GrammarSource(text, forces=True)
+    if prepared.form is PreparedForm.REGEX:
+        return GrammarSource(LLMatcher.grammar_from_regex(text), forces=True)
+    if prepared.form is PreparedForm.STRUCTURAL_TAG:
+        text = lark_of_structural_tag(text, options)
+    if prepared.form is PreparedForm.EBNF:
+        text = f"{lark_of_gbnf(text)}{NO_FORCING}\n"
+    return GrammarSource(LLMatcher.grammar_from_lark(text), forces=NO_FORCING not in text)
+
+
+def _raise_if_broken(native: LLMatcher) -> None:
+    if native.is_error():
+        raise GrammarError(_first_line(native.get_error()))
+
+
+def _first_line(text: str) -> str:
+    """The library's message without the dump of its state that follows."""
+    line = text.strip().partition("\n")[0].partition("<state>")[0].strip()
+    return line or "the grammar cannot be enforced"
+
+
+@lru_cache(maxsize=8)
+def _executor(threads: int) -> LLExecutor:
+    return LLExecutor(num_threads=threads)

@@ -1,0 +1,153 @@
+"""Constrained requests among free ones: the grammar's own greedy text, whatever happens to them.
+
+Jumps on and off, steps overlapped or not, retractions, chunks, aborts and grammars that compile
+while others run. The accounting identity is checked after every step.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+from support.fake_executor import continuation, next_token
+from support.fake_grammar import HashGrammar
+from support.scheduler_rig import SchedulerRig
+
+from runtime.srt.messages import AbortRequest, GrammarReady
+from runtime.srt.sampling_params import LogprobOptions
+
+VOCABULARY = 40
+END_ID = VOCABULARY - 1
+
+
+def _greedy(prompt: list[int], grammar: HashGrammar) -> list[int]:
+    """What a model without jumps draws: at each place the next legal token from its choice on."""
+    output: list[int] = []
+    while END_ID not in output:
+        token = next_token([*prompt, *output], VOCABULARY)
+        allowed = grammar.allowed(output)
+        while token not in allowed:
+            token = (token + 1) % VOCABULARY
+        output.append(token)
+    return output
+
+
+@dataclass
+class _Asked:
+    prompt: list[int]
+    max_new: int
+    grammar: HashGrammar | None
+
+    @property
+    def expected(self) -> list[int]:
+        if self.grammar is None:
+            return continuation(self.prompt, self.max_new, VOCABULARY)
+        return _greedy(self.prompt, self.grammar)[: self.max_new]
+
+
+def _random_rig(rng: random.Random) -> SchedulerRig:
+    return SchedulerRig(
+        total_tokens=rng.choice([64, 100, 200]),
+        page_size=rng.choice([1, 1, 4]),
+        vocab_size=VOCABULARY,
+        context_length=44,
+        max_running_requests=rng.choice([1, 2, 5, 9]),
+        chunk_tokens=rng.choice([None, 4, 16]),
+        overlap_depth=rng.choice([0, 1]),
+        jump_forward=rng.random() < 0.7,
+        test_retract_every=rng.choice([0, 0, 2, 5]),
+        conservativeness=rng.choice([0.01, 1.0]),
+        mix_decode_into_prefill=rng.random() < 0.7,
+        eos_token_ids=frozenset({END_ID}),
+    )
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_output_is_the_grammars_greedy_text(seed: int) -> None:
+    rng = random.Random(seed)
+    rig = _random_rig(rng)
+    asked: dict[str, _Asked] = {}
+    aborted: set[str] = set()
+
+    for number in range(60):
+        rid = f"r{number}"
+        prompt = [rng.randrange(3) for _ in range(rng.randint(1, 20))]
+        grammar, source = None, None
+        max_new = rng.randint(1, 42 - len(prompt))
+        if rng.random() < 0.7:
+            # The whole text fits or is cut: all completions are as long as each other.
+            length = rng.randint(0, 20)
+            key = f"g{number}"
+            grammar = HashGrammar(number, length, END_ID)
+            source = rig.grammars.add(key, grammar, is_ready=rng.random() < 0.7)
+        asked[rid] = _Asked(prompt, max_new, grammar)
+        rig.submit(
+            rid,
+            prompt,
+            max_new_tokens=max_new,
+            stream=rng.random() < 0.7,
+            ignore_eos=grammar is None or rng.random() < 0.3,
+            logprobs=LogprobOptions() if rng.random() < 0.2 else None,
+            grammar=source,
+        )
+        for _ in range(rng.choice([0, 1, 3])):
+            rig.step()
+        if rng.random() < 0.1:
+            victim = rng.choice(list(asked))
+            aborted.add(victim)
+            rig.scheduler.receive(AbortRequest(victim))
+        if rig.grammars.compiling and rng.random() < 0.5:
+            _finish_compiling(rig)
+    while rig.grammars.compiling:
+        _finish_compiling(rig)
+    rig.run()
+
+    for rid, facts in asked.items():
+        outcome = rig.outcomes[rid]
+        assert outcome.finish is not None, f"{rid} was lost"
+        expected = facts.expected
+        if outcome.finish.type == "abort":
+            assert rid in aborted, (rid, outcome.finish)
+            assert outcome.token_ids == expected[: len(outcome.token_ids)], rid
+            continue
+        assert outcome.token_ids == expected, rid
+        is_whole = facts.grammar is not None and expected[-1] == END_ID
+        assert outcome.finish.type == ("stop" if is_whole else "length"), rid
+
+
+def _finish_compiling(rig: SchedulerRig) -> None:
+    key = rig.grammars.compiling.pop()
+    rig.scheduler.receive(GrammarReady(key))
+
+
+def test_forced_tokens_are_computed_together() -> None:
+    """As many steps as there are places with a choice, and one for the prompt's own."""
+    grammar = HashGrammar(5, 24, END_ID)
+    output = _greedy([1, 2], grammar)
+    num_choices = sum(len(grammar.allowed(output[:i])) > 1 for i in range(len(output)))
+    steps: dict[bool, int] = {}
+
+    for jumps in (False, True):
+        rig = SchedulerRig(
+            vocab_size=VOCABULARY, jump_forward=jumps, eos_token_ids=frozenset({END_ID})
+        )
+        rig.submit("r", [1, 2], max_new_tokens=40, grammar=rig.grammars.add("g", grammar))
+        rig.run()
+        assert rig.outcomes["r"].token_ids == output
+        steps[jumps] = len(rig.executor.step_tokens)
+
+    assert steps[False] == len(output)
+    assert steps[True] <= num_choices + 1 < len(output)
+
+
+def test_stream_of_jumps_holds_every_token_once_and_in_order() -> None:
+    grammar = HashGrammar(5, 24, END_ID)
+    rig = SchedulerRig(vocab_size=VOCABULARY, eos_token_ids=frozenset({END_ID}))
+
+    rig.submit("r", [1, 2], max_new_tokens=40, grammar=rig.grammars.add("g", grammar))
+    rig.run()
+
+    outcome = rig.outcomes["r"]
+    assert outcome.token_ids == _greedy([1, 2], grammar)
+    assert 1 < outcome.num_deltas < len(outcome.token_ids)

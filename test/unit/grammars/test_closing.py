@@ -1,0 +1,212 @@
+"""Texts end complete before their token budget does, whatever is sampled."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.bundled_tokenizer import bundled_vocabulary
+from support.byte_vocabulary import byte_vocabulary
+from support.grammar_rig import ENGINES, GrammarRig, closed_object
+
+from runtime.grammars.closing import STRICT_SLACK_TOKENS, Closer
+from runtime.grammars.matcher import Grammar, GrammarError, Matcher
+from runtime.grammars.prepared import GrammarEngine
+from runtime.grammars.spec import JsonWhitespace
+
+STRING: dict[str, Any] = {"type": "string"}
+INTEGER: dict[str, Any] = {"type": "integer"}
+NODE = closed_object({"v": INTEGER, "next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}})
+SCHEMAS: dict[str, Any] = {
+    "person": closed_object({"name": STRING, "age": INTEGER}),
+    "enum": closed_object({"c": {"enum": ["a long value of many words", "b", "other words"]}}),
+    "rows": {"type": "array", "items": closed_object({"x": INTEGER, "s": STRING}), "minItems": 2},
+    "optional": closed_object(
+        {"z": STRING, "o": closed_object({"p": STRING}), "r": INTEGER}, ["r"]
+    ),
+    "either": {"anyOf": [closed_object({"big": closed_object({"s": STRING})}), {"type": "null"}]},
+    "long": closed_object({"t": {"type": "string", "minLength": 40}}),
+    "pattern": closed_object({"t": {"type": "string", "pattern": "^[a-z]{3}-[0-9]{4}$"}}),
+    "list": {"$ref": "#/$defs/n", "$defs": {"n": NODE}},
+    "anything": {"type": "object"},
+}
+BYTES = byte_vocabulary()
+
+
+def longest_text(rig: GrammarRig, matcher: Matcher) -> int:
+    """The sampled token of someone who wants the text to go on: no quote, no bracket, long."""
+    tokens = rig.vocabulary.tokens
+
+    def goes_on(i: int) -> tuple[bool, bool, int, int]:
+        ends = any(byte in b'"]}' for byte in tokens[i])
+        return i not in rig.vocabulary.end_ids, not ends, len(tokens[i]), i
+
+    return max(rig.legal(matcher), key=goes_on)
+
+
+def generated(rig: GrammarRig, grammar: Grammar, max_tokens: int, jumps: bool) -> tuple[str, bool]:
+    """The text of an adversary within max_tokens, and whether it ended."""
+    matcher = grammar.matcher()
+    closer = Closer(matcher)
+    ids: list[int] = []
+    while len(ids) < max_tokens and not matcher.is_finished:
+        left = max_tokens - len(ids)
+        forced = closer.jump(matcher.forced_tokens(16), left) if jumps else []
+        ids += forced or [closer.take(longest_text(rig, matcher), left)]
+    text = rig.vocabulary.joined(i for i in ids if i not in rig.vocabulary.end_ids)
+    return text.decode(), matcher.is_finished
+
+
+@pytest.mark.parametrize("jumps", [False, True])
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_document_is_complete_at_every_budget_that_holds_one(name: str, jumps: bool) -> None:
+    rig = GrammarRig(GrammarEngine.LLGUIDANCE, BYTES)
+    grammar = rig.served(SCHEMAS[name])
+    least = grammar.matcher().closing_tokens(1000)
+    assert least is not None
+
+    for max_tokens in range(len(least), len(least) + 30):
+        text, ended = generated(rig, grammar, max_tokens, jumps)
+
+        assert ended, (max_tokens, text)
+        json.loads(text)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.value)
+@pytest.mark.parametrize("name", ["person", "rows", "optional"])
+def test_it_is_complete_with_either_engine_and_a_real_vocabulary(
+    engine: GrammarEngine, name: str
+) -> None:
+    rig = GrammarRig(engine, bundled_vocabulary())
+    grammar = rig.schema(SCHEMAS[name])
+    least = grammar.matcher().closing_tokens(1000)
+    assert least is not None
+
+    for extra in (0, 1, 2, 5, 11, 31):
+        text, ended = generated(rig, grammar, len(least) + extra, jumps=True)
+
+        assert ended, (extra, text)
+        json.loads(text)
+
+
+def test_a_budget_beyond_the_near_end_is_used_and_kept() -> None:
+    rig = GrammarRig(GrammarEngine.LLGUIDANCE, BYTES)
+    max_tokens = 4 * STRICT_SLACK_TOKENS
+
+    text, ended = generated(rig, rig.served(SCHEMAS["person"]), max_tokens, jumps=False)
+
+    assert ended
+    assert len(text) > max_tokens - 40
+    json.loads(text)
+
+
+def test_a_document_longer_than_the_near_end_is_kept_in_budget_from_the_start() -> None:
+    rig = GrammarRig(GrammarEngine.LLGUIDANCE, BYTES)
+    schema = closed_object({"t": {"const": "x" * 300}, "s": STRING, "u": {"const": "y" * 300}})
+    grammar = rig.served(schema, JsonWhitespace.COMPACT)
+    least = grammar.matcher().closing_tokens(2000)
+    assert least is not None and len(least) > 6 * STRICT_SLACK_TOKENS
+
+    for extra in (0, 1, 40):
+        text, ended = generated(rig, grammar, len(least) + extra, jumps=False)
+
+        assert ended, extra
+        json.loads(text)
+
+
+def test_a_budget_too_small_for_any_document_changes_no_token() -> None:
+    rig = GrammarRig(GrammarEngine.LLGUIDANCE, BYTES)
+    matcher = rig.served(SCHEMAS["person"]).matcher()
+    closer = Closer(matcher)
+
+    for left in range(9, 0, -1):
+        sampled = longest_text(rig, matcher)
+        assert closer.take(sampled, left) == sampled
+
+    assert not matcher.is_finished
+
+
+def test_text_that_may_end_anywhere_keeps_its_last_token() -> None:
+    rig = GrammarRig(GrammarEngine.LLGUIDANCE, BYTES)
+    matcher = rig.regex("[a-z]+").matcher()
+    closer = Closer(matcher)
+
+    taken = [closer.take(ord("x"), left) for left in range(9, 0, -1)]
+
+    assert taken == [ord("x")] * 9
+
+
+def test_an_illegal_token_is_an_error() -> None:
+    closer = Closer(GrammarRig(GrammarEngine.LLGUIDANCE, BYTES).regex("[0-9]+").matcher())
+
+    with pytest.raises(GrammarError, match="token 97 is not legal"):
+        closer.take(97, 50)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.value)
+@pytest.mark.parametrize(
+    ("schema", "shortest"),
+    [
+        (SCHEMAS["person"], '{"name":"","age":0}'),
+        (SCHEMAS["enum"], '{"c":"b"}'),
+        (SCHEMAS["optional"], '{"r":0}'),
+        (SCHEMAS["either"], "null"),
+        (SCHEMAS["list"], '{"v":0,"next":null}'),
+        (SCHEMAS["anything"], "{}"),
+        ({"type": "array", "items": SCHEMAS["rows"]}, "[]"),
+    ],
+)
+def test_the_completion_of_nothing_is_about_the_shortest_document(
+    engine: GrammarEngine, schema: Any, shortest: str
+) -> None:
+    rig = GrammarRig(engine, bundled_vocabulary())
+    least = len(rig.vocabulary.encode(shortest)) + 1
+    matcher = rig.schema(schema).matcher()
+
+    found = matcher.closing_tokens(2 * least)
+
+    assert found is not None and len(found) <= 2 * least
+    assert matcher.accept(found) == len(found) and matcher.is_finished
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.value)
+def test_a_completion_is_legal_within_its_limit_and_always_the_same(engine: GrammarEngine) -> None:
+    rig = GrammarRig(engine, bundled_vocabulary())
+    for name in ("rows", "pattern", "long"):
+        matcher = rig.schema(SCHEMAS[name]).matcher()
+        matcher.accept(rig.vocabulary.encode("{" if name != "rows" else "["))
+        before = rig.legal(matcher)
+        found = matcher.closing_tokens(400)
+        assert found is not None
+
+        assert matcher.closing_tokens(400) == found
+        for limit in (len(found), len(found) - 1, 1, 0):
+            fits = matcher.closing_tokens(limit)
+            assert fits is None or len(fits) <= limit
+        assert rig.legal(matcher) == before
+        assert matcher.accept(found) == len(found) and matcher.is_finished
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"format": "uuid"},
+        {"format": "date-time"},
+        {"format": "email"},
+        {"format": "ipv6"},
+        {"pattern": "[0-9]{3}"},
+        {"pattern": "^[a-z]*xyz$"},
+        {"pattern": "\\.com$"},
+        {"pattern": "^[\\u4e00-\\u9fff]{5}$"},
+        {"minLength": 500},
+    ],
+)
+def test_a_completion_is_found_where_a_string_must_have_a_shape(constraint: dict[str, Any]) -> None:
+    rig = GrammarRig(GrammarEngine.LLGUIDANCE, bundled_vocabulary())
+    matcher = rig.served(closed_object({"a": {"type": "string", **constraint}})).matcher()
+
+    found = matcher.closing_tokens(120)
+
+    assert found is not None
+    assert matcher.accept(found) == len(found) and matcher.is_finished

@@ -1,0 +1,62 @@
+"""What a server that is told to use xgrammar takes and refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from runtime.grammars.matcher import GrammarError
+from runtime.grammars.prepare_xgrammar import prepare_for_xgrammar
+from runtime.grammars.prepared import GrammarEngine
+from runtime.grammars.spec import GrammarKind, GrammarSpec
+
+
+def schema_spec(schema: Any) -> GrammarSpec:
+    return GrammarSpec(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+
+
+def closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        closed({"a": {"type": "integer", "minimum": 0}, "b": {"enum": ["x", "y"]}}, required=["a"]),
+        {"type": "array", "items": {"anyOf": [{"type": "null"}, {"type": "boolean"}]}},
+        {"$ref": "#/$defs/n", "$defs": {"n": closed({"next": {"$ref": "#/$defs/n"}})}},
+        {"type": "string", "maxLength": 5, "title": "a note"},
+    ],
+)
+def test_schemas_on_the_list_go_to_xgrammar(schema: Any) -> None:
+    assert prepare_for_xgrammar(schema_spec(schema)).engine is GrammarEngine.XGRAMMAR
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        ({"type": "object"}, "additionalProperties"),
+        (closed({"a": {"minimum": 5}}), "/properties/a"),
+        (closed({"a": {"type": "string", "pattern": "^x$"}}), "pattern"),
+        (closed({}, required=["b"]), ""),
+        ({"type": "array", "items": {"type": "number"}}, "/items"),
+        ({"anyOf": [{"type": "null"}], "maxLength": 5}, "maxLength"),
+        ({"type": "array", "items": {"type": "null"}, "uniqueItems": True}, "uniqueItems"),
+    ],
+)
+def test_all_other_schemas_are_refused_by_place(schema: Any, pointer: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        prepare_for_xgrammar(schema_spec(schema))
+    assert pointer in str(caught.value)
+
+
+def test_kinds_that_need_the_other_engine_are_refused_with_the_flag() -> None:
+    with pytest.raises(GrammarError, match="--grammar-backend auto"):
+        prepare_for_xgrammar(GrammarSpec(GrammarKind.LARK, 'start: "a"'))
