@@ -16,17 +16,18 @@ STAMP = $(VENV)/.ready-$(shell cat pyproject.toml requirements.lock Makefile | c
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock
 MAX_LINES := 500
 SOURCES = $(wildcard srt lang kernels grammars runtime benchmark examples test)
-BENCHMARKS = $(filter-out %/__init__.py,$(wildcard benchmark/*.py))
+BENCHMARKS = $(filter-out %/__init__.py %/conformance.py %/constrained.py,$(wildcard benchmark/*.py))
 
 # python3.11 first: it is the version the pins were made and tested with.
 FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python; do \
     "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done
 
-.PHONY: help setup install serve test check lint kernels-asan bench bench-micro bench-serving bench-peers soak clean
+.PHONY: help setup install serve test test-grammars check lint kernels-asan bench bench-micro bench-serving bench-peers soak clean
 
 help:
 	@echo 'make serve   serve the bundled model on http://127.0.0.1:30000   (ARGS="--port 8000 ...")'
 	@echo 'make test    run all tests                                     (ARGS="-k radix ...")'
+	@echo 'make test-grammars  hold grammars to whole suites of schemas'
 	@echo 'make check   formatter, linter, types, file lengths, fast tests'
 	@echo 'make kernels-asan   test the CPU engine under address and undefined behaviour sanitizers'
 	@echo 'make bench   run all benchmarks but those of peers             (ARGS="--quick ..." for serving)'
@@ -63,6 +64,14 @@ serve: setup
 
 test: setup
 	@$(if $(DATA),RUNTIME_TEST_DATA="$(abspath $(DATA))") $(BIN)/python -m pytest $(ARGS)
+
+# Whole suites of schemas, and the differential test at ten times its usual size.
+test-grammars: setup
+	@$(BIN)/python benchmark/conformance.py --suite selfmade
+	@$(if $(DATA),set -e; for suite in official maskbench; do \
+	    $(BIN)/python benchmark/conformance.py --suite $$suite --data "$(abspath $(DATA))"; done)
+	@RUNTIME_SCHEMA_SEEDS=12000 $(BIN)/python -m pytest --quiet test/unit/grammars \
+	    test/property/test_schema_grammars_against_jsonschema.py $(ARGS)
 
 check: lint
 	@$(BIN)/python -m pytest --quiet test/unit test/property

@@ -7,6 +7,7 @@ before it waits for anything. What is returned is enforced exactly by the engine
 from __future__ import annotations
 
 import json
+import re
 
 from .json_schema.compiler import compile_schema
 from .json_schema.regex_lark import literal
@@ -21,6 +22,8 @@ MAX_GRAMMAR_BYTES = 256 * 1024
 MAX_REGEX_CHARACTERS = 8_192  # of a regex that is the whole grammar
 MAX_CHOICES = 50_000
 MAX_NESTING = 200  # brackets within brackets in a grammar or a regex
+
+_ENDS_IN_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 
 _FORMS = {
     GrammarKind.REGEX: PreparedForm.REGEX,
@@ -89,6 +92,8 @@ def _check_text(spec: GrammarSpec) -> None:
         raise GrammarError(f"{name} has {size} bytes, at most {MAX_GRAMMAR_BYTES}")
     if spec.kind is GrammarKind.REGEX and len(spec.text) > MAX_REGEX_CHARACTERS:
         raise GrammarError(f"regex has {len(spec.text)} characters, at most {MAX_REGEX_CHARACTERS}")
+    if spec.kind is GrammarKind.REGEX and _ENDS_IN_ESCAPE.search(spec.text):
+        raise GrammarError("regex ends with a backslash that escapes nothing")
     if any("\ud800" <= char <= "\udfff" for char in spec.text):
         raise GrammarError(f"{name} holds a lone surrogate")
     depth = deepest = 0

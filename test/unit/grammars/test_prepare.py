@@ -64,3 +64,10 @@ def test_a_regex_is_matched_as_a_whole() -> None:
     grammar = compiled(GrammarKind.REGEX, "[a-c]+/[0-9]{2}")
 
     assert accepted(grammar, "abc/12", "abc/123", "x/12") == ["abc/12"]
+
+
+@pytest.mark.parametrize("pattern", ["\\", "a\\", "a\\\\\\"])
+def test_a_regex_that_ends_in_half_an_escape_is_refused(pattern: str) -> None:
+    with pytest.raises(GrammarError, match="backslash"):
+        prepare(GrammarSpec(GrammarKind.REGEX, pattern))
+    prepare(GrammarSpec(GrammarKind.REGEX, pattern + "\\"))
