@@ -18,7 +18,7 @@ from .matcher import GrammarError, Matcher
 STRICT_SLACK_TOKENS = 64
 SLACK_SHARE = 8  # of the slack this part may go by unchecked
 MAX_UNCHECKED_TOKENS = 256
-RETRY_EVERY = 8  # tokens between two searches while there is no completion that fits
+RETRY_EVERY = 8  # tokens after a search that found no completion that fits; then twice as many
 MOST_SKIPPED = 4  # tokens of a plan that a sampled token may have said already
 
 
@@ -29,6 +29,7 @@ class Closer:
         self._matcher = matcher
         self._plan: list[int] | None = None  # of the present state, while there is little slack
         self._num_unchecked = 0  # tokens that may be taken before the next look
+        self._retry_after = RETRY_EVERY
 
     def take(self, token_id: int, remaining: int) -> int:
         """Accept token_id or the plan's next token; returns the one that was accepted.
@@ -58,6 +59,7 @@ class Closer:
             self._look(remaining)
         num_taken = self._matcher.accept(ids)
         if num_taken != len(ids):
+            self._matcher.rollback(num_taken)
             raise GrammarError(f"token {ids[num_taken]} is not legal here")
         self._num_unchecked -= num_taken
         old = self._plan
@@ -82,8 +84,11 @@ class Closer:
     def _look(self, remaining: int) -> None:
         plan = self._matcher.closing_tokens(remaining, remaining - STRICT_SLACK_TOKENS)
         if plan is None:
-            self._num_unchecked = RETRY_EVERY
+            # Each search that finds nothing makes the next one wait for longer.
+            self._num_unchecked = self._retry_after
+            self._retry_after = min(2 * self._retry_after, MAX_UNCHECKED_TOKENS)
         else:
+            self._retry_after = RETRY_EVERY
             self._keep(plan, remaining)
 
     def _keep(self, plan: list[int], remaining: int) -> None:

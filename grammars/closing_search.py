@@ -19,7 +19,8 @@ from .closing_choices import ClosingChoices, closing_choices
 from .matcher import Bitmask, GrammarError, Matcher
 from .vocabulary import Vocabulary
 
-GREEDY_MASKS = 1000  # for the first completion
+START_MASKS = 1000  # for the first completion of nothing, which is looked for once
+GREEDY_MASKS = 300  # for that of another state: about 30 ms
 MAX_UNCHANGED = 150  # masks in a row that stay the same, before it is given up
 FORK_MASKS = 60  # for shortening it
 GOOD_ENOUGH = 4  # tokens; a completion as short as this is not worth shortening
@@ -41,7 +42,9 @@ class ClosingFinder:
         if not is_at_start:
             return find_closing(matcher, self._vocabulary, limit, self._hints, enough)
         if not self._from_start:
-            found = find_closing(matcher, self._vocabulary, START_LIMIT, self._hints)
+            found = find_closing(
+                matcher, self._vocabulary, START_LIMIT, self._hints, num_masks=START_MASKS
+            )
             self._from_start = [found]
         (known,) = self._from_start
         return None if known is None or len(known) > limit else list(known)
@@ -53,6 +56,7 @@ def find_closing(
     limit: int,
     hints: Sequence[str] = (),
     enough: int = 0,
+    num_masks: int = GREEDY_MASKS,
 ) -> list[int] | None:
     """A legal completion of at most limit tokens, an end token last; None if none was found.
 
@@ -65,7 +69,7 @@ def find_closing(
         return []
     if limit <= 0:
         return None
-    search = _Search(matcher.fork(), vocabulary, limit, hints)
+    search = _Search(matcher.fork(), vocabulary, limit, hints, num_masks)
     try:
         return search.run(max(enough, GOOD_ENOUGH))
     except GrammarError:  # a state too costly to look at: nothing is promised from here
@@ -82,7 +86,12 @@ class _Fork:
 
 class _Search:
     def __init__(
-        self, probe: Matcher, vocabulary: Vocabulary, limit: int, hints: Sequence[str]
+        self,
+        probe: Matcher,
+        vocabulary: Vocabulary,
+        limit: int,
+        hints: Sequence[str],
+        num_masks: int,
     ) -> None:
         self._probe = probe
         self._vocabulary = vocabulary
@@ -90,7 +99,7 @@ class _Search:
         self._limit = limit
         self._hints = [vocabulary.encode(text) for text in hints]
         self._mask: Bitmask = np.zeros(vocabulary.bitmask_words, np.uint32)
-        self._masks_left = GREEDY_MASKS
+        self._masks_left = num_masks
         self._path: list[int] = []  # accepted by the probe
 
     def run(self, enough: int) -> list[int] | None:

@@ -7,7 +7,7 @@ illegal token or ran out of fuel stays broken.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -69,7 +69,11 @@ class LlguidanceEngine:
     def compile(self, prepared: PreparedGrammar) -> LlguidanceGrammar:
         """Raises GrammarError, also for a grammar that no text can satisfy."""
         source = grammar_source(prepared)
-        prototype = LLMatcher(self._tokenizer, source.text, log_level=0, limits=_LIMITS)
+
+        def compiled() -> LLMatcher:
+            return LLMatcher(self._tokenizer, source.text, log_level=0, limits=_LIMITS)
+
+        prototype = compiled()
         _raise_if_broken(prototype)
         # A grammar without any text (a $ref that leads to itself) breaks at its first mask only.
         row = np.zeros(self.vocabulary.bitmask_words, np.uint32)
@@ -77,7 +81,7 @@ class LlguidanceEngine:
         _raise_if_broken(prototype)
         if not row.any():
             raise GrammarError("no text satisfies this grammar")
-        return LlguidanceGrammar(self.vocabulary, prototype, source, prepared)
+        return LlguidanceGrammar(self.vocabulary, prototype, compiled, source, prepared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,44 +97,57 @@ class GrammarSource:
 
 
 class LlguidanceGrammar:
-    """One compiled grammar: a matcher at the start, never moved, of which copies are made."""
+    """One compiled grammar: a matcher at the start, never moved, of which copies are made.
+
+    The copies share what the library remembers of lexer states, and the bound on it: a long text
+    in one of them may use it up for all. Then new ones are made of a fresh compile.
+    """
 
     def __init__(
         self,
         vocabulary: Vocabulary,
         prototype: LLMatcher,
+        compiled: Callable[[], LLMatcher],
         source: GrammarSource,
         prepared: PreparedGrammar,
     ) -> None:
         self.vocabulary = vocabulary
         self.forces = source.forces
-        self._prototype = prototype
+        self._prototype: LLMatcher | None = prototype
+        self.compiled = compiled
         self.num_bytes = _BASE_BYTES + _BYTES_PER_CHARACTER * len(source.text)
         self.dropped = prepared.dropped
         self.closing = ClosingFinder(vocabulary, closing_hints(prepared))
 
     def matcher(self) -> LlguidanceMatcher:
         """A new matcher at the start."""
+        if self._prototype is None:
+            self._prototype = self.compiled()
         return LlguidanceMatcher(self, self._prototype.deep_copy())
+
+    def wear_out(self) -> None:
+        """Make no more copies of the present prototype: what they share is used up."""
+        self._prototype = None
 
 
 class LlguidanceMatcher:
     """See matcher.Matcher. fill raises GrammarError when a step would cost too much."""
 
-    __slots__ = ("_ended", "_grammar", "_native", "_num_tokens", "_vocabulary")
+    __slots__ = ("_ended", "_grammar", "_is_apart", "_native", "_tokens", "_vocabulary")
 
     def __init__(
         self,
         grammar: LlguidanceGrammar,
         native: LLMatcher,
-        num_tokens: int = 0,
+        tokens: Sequence[int] = (),
         ended: bool = False,
     ) -> None:
         self._grammar = grammar
         self._vocabulary = grammar.vocabulary
         self._native = native
-        self._num_tokens = num_tokens
+        self._tokens = list(tokens)
         self._ended = ended
+        self._is_apart = False  # shares nothing with other matchers
 
     @property
     def is_finished(self) -> bool:
@@ -152,7 +169,7 @@ class LlguidanceMatcher:
         """Fill the given rows of bitmask [R, W], many in one call; returns those that broke."""
         rows = [(matcher._native, row) for row, matcher in matchers]
         start, stride = bitmask.ctypes.data, bitmask.strides[0]
-        if len(rows) <= FEW_ROWS:
+        if threads == 1 or len(rows) <= FEW_ROWS:
             for native, row in rows:
                 native.unsafe_compute_mask_ptr(start + row * stride, stride)
         else:
@@ -170,13 +187,13 @@ class LlguidanceMatcher:
         if at_end and self._native.is_accepting():
             self._ended = True
             taken += 1
-        self._num_tokens += taken
+        self._tokens += ids[:taken]
         return taken
 
     def rollback(self, num_tokens: int) -> None:
         """Undo the last accepted tokens."""
-        assert 0 <= num_tokens <= self._num_tokens, (num_tokens, self._num_tokens)
-        self._num_tokens -= num_tokens
+        assert 0 <= num_tokens <= len(self._tokens), (num_tokens, len(self._tokens))
+        del self._tokens[len(self._tokens) - num_tokens :]
         if num_tokens and self._ended:
             self._ended = False
             num_tokens -= 1
@@ -185,9 +202,16 @@ class LlguidanceMatcher:
 
     def fork(self) -> LlguidanceMatcher:
         """An independent matcher in the same state."""
-        return LlguidanceMatcher(
-            self._grammar, self._native.deep_copy(), self._num_tokens, self._ended
-        )
+        return LlguidanceMatcher(self._grammar, self._native.deep_copy(), self._tokens, self._ended)
+
+    def renew(self) -> bool:
+        """Go on with a compile of its own, in the same state; once, if it leads to that state."""
+        if self._is_apart or self._ended:
+            return False
+        self._is_apart = True
+        self._grammar.wear_out()
+        self._native = self._grammar.compiled()
+        return bool(self._native.try_consume_tokens(self._tokens) == len(self._tokens))
 
     def forced_tokens(self, limit: int) -> list[int]:
         """The tokens that must come next, as the tokenizer cuts them; an end token at the end."""
@@ -201,7 +225,7 @@ class LlguidanceMatcher:
 
     def closing_tokens(self, limit: int, enough: int = 0) -> list[int] | None:
         """A short legal completion, the end token included."""
-        return self._grammar.closing.find(self, limit, enough, self._num_tokens == 0)
+        return self._grammar.closing.find(self, limit, enough, not self._tokens)
 
     def _num_before_end(self, ids: list[int]) -> int:
         """How many ids come before the first end token or id outside the vocabulary."""

@@ -63,6 +63,13 @@ class Matcher(Protocol):
         """Undo the last accepted tokens; an end token counts as one."""
         ...
 
+    def renew(self) -> bool:
+        """Rebuild an engine state that may have become unusable; False if that is no use.
+
+        To be called when a token that was legal a moment ago is refused, or a mask cannot be made.
+        """
+        ...
+
     def fork(self) -> Matcher:
         """An independent matcher in the same state."""
         ...

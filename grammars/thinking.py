@@ -186,6 +186,10 @@ class ThinkingMatcher:
             num_taken = self._answer.accept(self._tokens[:num_wanted])
             assert num_taken == num_wanted, (num_taken, num_wanted)
 
+    def renew(self) -> bool:
+        """Rebuild the state in the answer's grammar."""
+        return self._answer is not None and self._answer.renew()
+
     def fork(self) -> ThinkingMatcher:
         """An independent matcher in the same state."""
         answer = None if self._answer is None else self._answer.fork()

@@ -169,6 +169,10 @@ class XgrammarMatcher:
             self._native.rollback(num_tokens)
             del self._history[-num_tokens:]
 
+    def renew(self) -> bool:
+        """There is nothing to rebuild: matchers share nothing that wears out."""
+        return False
+
     def fork(self) -> XgrammarMatcher:
         """An independent matcher in the same state."""
         return XgrammarMatcher(self._grammar, self._native.fork(), list(self._history))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arrays import Arrays, Contains, simplified
+from .arrays import ANY_ARRAY, Arrays, Contains, simplified
 from .documents import Document
 from .formulas import ALWAYS, Formula
 from .keywords import Keywords
@@ -16,6 +16,8 @@ NAMES = frozenset(
 
 def arrays_of(keywords: Keywords, document: Document) -> tuple[Arrays, ...]:
     """Arrays that the keywords allow, unevaluatedItems aside."""
+    if not keywords.has_any(NAMES):
+        return (ANY_ARRAY,)
     prefix, rest, seen = _items(keywords, document)
     contains, seen_by = _contains(keywords, document)
     unique = keywords.get("uniqueItems")

@@ -52,6 +52,7 @@ class Document:
     def __init__(self, root: JsonValue) -> None:
         self.root = root
         self.draft = _draft(root)
+        self.says_its_draft = isinstance(root, dict) and "$schema" in root
         self._places: list[Place] = []
         self._by_pointer: dict[str, int] = {}
         self._resources: dict[str, str] = {"": ""}  # base address to pointer
@@ -74,6 +75,14 @@ class Document:
 
     def resolve(self, place: Place, reference: str, keyword: str) -> Place:
         """The place a reference leads to. Raises UnsupportedKeyword for one outside."""
+        schema = place.schema
+        is_named = isinstance(schema, dict) and "$id" in schema and not self.says_its_draft
+        if is_named and not reference.startswith("#"):
+            raise UnsupportedKeyword(
+                "drafts differ about $id beside $ref: name the draft in $schema",
+                pointer=place.pointer,
+                keyword=keyword,
+            )
         address, _, fragment = _joined(place.base, reference).partition("#")
         root = self._resources.get(address)
         if root is None:

@@ -22,4 +22,4 @@ MAX_COUNTED_STATES = 4_000  # of counting properties
 MAX_STEPS = (
     30_000  # of work.py: 20 for combining two cases, 1 for a letter that is new to a pattern
 )
-MAX_NUMBER_DIGITS = 300  # of a number in the schema: any reader's floats hold them
+MAX_NUMBER_DIGITS = 308  # of a number in the schema: any reader's floats hold them

@@ -108,6 +108,8 @@ def covers(general: Objects, special: Objects) -> bool:
         return False
     known = dict(special.properties)
     named = dict(general.properties)
+    if general.some and not named.keys() <= known.keys():
+        return False  # the key that special has may be one that general has a name for
     if any(not implies(known.get(n) or special.of_other(n), f) for n, f in named.items()):
         return False
     return general.rest == _ANY_REST or all(

@@ -13,6 +13,9 @@ from .numbers import ANY_NUMBER, Numbers, simplified
 from .regex_ast import ALL, Regex, both, length
 from .regex_parser import parse_pattern
 
+NUMBER_NAMES = frozenset("minimum maximum exclusiveMinimum exclusiveMaximum multipleOf".split())
+STRING_NAMES = frozenset("minLength maxLength pattern format".split())
+
 
 def numbers_of(keywords: Keywords) -> tuple[Numbers, ...]:
     """Numbers that minimum, maximum, exclusive* and multipleOf allow."""
@@ -52,6 +55,8 @@ def _number(keywords: Keywords, name: str) -> Fraction | None:
 
 def strings_of(keywords: Keywords) -> Regex:
     """Strings that minLength, maxLength, pattern and format allow."""
+    if not keywords.has_any(STRING_NAMES):
+        return ALL
     parts: list[Regex] = [ALL]
     low, high = keywords.count("minLength") or 0, keywords.count("maxLength")
     if low or high is not None:

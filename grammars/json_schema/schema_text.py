@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from math import isfinite
 from typing import TypeAlias
 
 from ..matcher import GrammarError
@@ -98,9 +99,8 @@ def _integer(digits: str) -> int:
 
 def _decimal(text: str) -> Decimal:
     value = Decimal(text)
-    exponent = value.as_tuple().exponent
-    is_far = not isinstance(exponent, int) or max(abs(exponent), abs(value.adjusted())) > 300
-    if is_far or len(text) > limits.MAX_NUMBER_DIGITS:
+    is_long = len(text) > limits.MAX_NUMBER_DIGITS or value.adjusted() < -300
+    if is_long or not isfinite(float(value)):
         raise GrammarError(f"the number {text[:40]} is too long or too large")
     return value
 

@@ -139,7 +139,7 @@ def _pairs(
 
 def _uncovered(cases: list[Case], covers: Callable[[Case, Case], bool]) -> list[Case]:
     """The cases that no other one includes."""
-    spend(len(cases) * len(cases) // 2)
+    spend(2 * len(cases) * len(cases))
     kept: list[Case] = []
     for case in cases:
         if any(covers(other, case) for other in kept):

@@ -37,13 +37,11 @@ from .object_keywords import objects_of, with_keys_in, with_name, without_name
 from .objects import Objects, unseen
 from .places import CONSTRAINTS, formula_at
 from .regex_ast import ALL
-from .scalar_keywords import numbers_of, strings_of
+from .scalar_keywords import NUMBER_NAMES, STRING_NAMES, numbers_of, strings_of
 from .schema_text import JsonValue
 from .shapes import ANY_SHAPE, EMPTY_SHAPE, Shape
 from .values import shape_of_text, shape_of_values
 
-_NUMBER_NAMES = frozenset("minimum maximum exclusiveMinimum exclusiveMaximum multipleOf".split())
-_STRING_NAMES = frozenset("minLength maxLength pattern format".split())
 _UNEVALUATED = frozenset(("unevaluatedProperties", "unevaluatedItems"))
 _MAX_EVALUATING_BRANCHES = 6  # of an anyOf under unevaluated*: every subset of them is a case
 
@@ -156,17 +154,20 @@ class Translation:
 
     def _own(self, keywords: Keywords, name: str, seeing: bool) -> Shape:
         """type and the keywords about one type each, which say nothing of other types."""
+        types = _types(keywords) if "type" in keywords else ANY_SHAPE
+        # What speaks of a type that is not allowed is not looked at, nor refused.
         shape = Shape(
-            True,
-            frozenset((False, True)),
-            numbers_of(keywords) if keywords.has_any(_NUMBER_NAMES) else (ANY_NUMBER,),
-            strings_of(keywords) if keywords.has_any(_STRING_NAMES) else ALL,
-            arrays_of(keywords, self.document),
-            objects_of(keywords, self.document),
+            types.null,
+            types.booleans,
+            types.numbers,
+            strings_of(keywords) if types.strings == ALL else types.strings,
+            arrays_of(keywords, self.document) if types.arrays else (),
+            objects_of(keywords, self.document) if types.objects else (),
         )
-        if not seeing:
-            shape = _without_seen(shape)
-        return shapes.meet(shape, _of_types(keywords)) if "type" in keywords else shape
+        if types.numbers and keywords.has_any(NUMBER_NAMES):
+            bounded = replace(EMPTY_SHAPE, numbers=numbers_of(keywords))
+            shape = replace(shape, numbers=shapes.meet(types, bounded).numbers)
+        return shape if seeing else _without_seen(shape)
 
     def _enum(self, keywords: Keywords, name: str, seeing: bool) -> Shape:
         values = keywords.get("enum")
@@ -325,16 +326,16 @@ def _unseen_items(case: Arrays, wanted: Formula) -> Arrays | None:
 
 
 def _without_seen(shape: Shape) -> Shape:
+    if not any(case.seen_items != 0 or case.seen_by for case in shape.arrays) and not any(
+        case.seen_names or case.seen_keys for case in shape.objects
+    ):
+        return shape
+    arrays_left = (replace(case, seen_items=0, seen_by=()) for case in shape.arrays)
+    objects_left = (replace(case, seen_names=frozenset(), seen_keys=()) for case in shape.objects)
     return replace(
         shape,
-        arrays=tuple(
-            dict.fromkeys(replace(case, seen_items=0, seen_by=()) for case in shape.arrays)
-        ),
-        objects=tuple(
-            dict.fromkeys(
-                replace(case, seen_names=frozenset(), seen_keys=()) for case in shape.objects
-            )
-        ),
+        arrays=tuple(dict.fromkeys(arrays_left)),
+        objects=tuple(dict.fromkeys(objects_left)),
     )
 
 
@@ -350,7 +351,7 @@ _TYPES = {
 }
 
 
-def _of_types(keywords: Keywords) -> Shape:
+def _types(keywords: Keywords) -> Shape:
     value: JsonValue = keywords.get("type")
     names = keywords.names("type", value) if isinstance(value, list) else [value]
     found = []
@@ -360,10 +361,10 @@ def _of_types(keywords: Keywords) -> Shape:
         found.append(_TYPES[name])
     if not found:
         raise keywords.invalid("type", "must not be an empty list")
-    return shapes.union(found)
+    return found[0] if len(found) == 1 else shapes.union(found)
 
 
-_OWN_NAMES = frozenset(("type",)) | _NUMBER_NAMES | _STRING_NAMES | ARRAY_NAMES | OBJECT_NAMES
+_OWN_NAMES = frozenset(("type",)) | NUMBER_NAMES | STRING_NAMES | ARRAY_NAMES | OBJECT_NAMES
 _LATER_NAMES = frozenset(
     "$dynamicRef prefixItems minContains maxContains dependentRequired dependentSchemas "
     "unevaluatedItems unevaluatedProperties".split()

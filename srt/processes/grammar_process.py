@@ -32,7 +32,7 @@ from .channels import HOST, Inbox, Outbox, address
 from .child import ChildSpec, settle_memory
 
 MAX_MEMORY_BYTES = 4 * 2**30  # of address space: what a grammar may take, and the libraries
-_NICENESS = 5  # requests being served go first
+_NICENESS = 10  # requests being served go first
 _WAIT_SECONDS = 60.0
 
 

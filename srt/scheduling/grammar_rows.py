@@ -44,6 +44,8 @@ class GrammarState:
         elif surplus < 0:
             missing = [int(token_id) for token_id in output_ids[surplus:]]
             num_legal = self.matcher.accept(missing)
+            if num_legal < len(missing) and self.matcher.renew():
+                num_legal += self.matcher.accept(missing[num_legal:])
             self._closer.reset()
             self._num_accepted += num_legal
             if num_legal < len(missing):
@@ -51,19 +53,38 @@ class GrammarState:
         self._num_accepted = len(output_ids)
         return not self.matcher.is_finished
 
+    def renewed_mask(self, mask: npt.NDArray[np.uint32]) -> bool:
+        """Fill mask after a rebuild of the matcher's state; False if that does not help."""
+        if not self.matcher.renew():
+            return False
+        try:
+            self.matcher.fill(mask)
+        except GrammarError:
+            return False
+        return True
+
     def take(self, token_id: int, num_left: int) -> Outcome:
         """Take the token that was drawn, one of num_left that may still be.
 
         Near the end of the budget another token may take its place, one of a completion that fits.
         Raises GrammarError if token_id is not legal.
         """
-        token_id = self._closer.take(token_id, num_left)
+        try:
+            token_id = self._closer.take(token_id, num_left)
+        except GrammarError:
+            if not self.matcher.renew():
+                raise
+            self._closer.reset()
+            token_id = self._closer.take(token_id, num_left)
         num_left -= 1
         forced: list[int] = []
         while self._jumps and num_left > 0 and len(forced) < MAX_FORCED_TOKENS:
             # The end token stands alone: whether nothing else may follow shows at the end only.
-            more = self.matcher.forced_tokens(min(num_left, MAX_FORCED_TOKENS - len(forced)))
-            taken = self._closer.jump(more, num_left)
+            most = min(num_left, MAX_FORCED_TOKENS - len(forced))
+            try:
+                taken = self._closer.jump(self.matcher.forced_tokens(most), num_left)
+            except GrammarError:  # an unusable state; the next step rebuilds it
+                break
             if not taken:
                 break
             forced += taken
@@ -114,6 +135,8 @@ class GrammarRows:
             if not goes_on:
                 self._failed[row.place] = "the output has left the grammar"
         for index in fill_batch(going_on, masks):
+            if rows[index].state.renewed_mask(masks[index]):
+                continue
             self._failed[rows[index].place] = "the grammar has become too costly; simplify it"
             masks[index] = ~np.uint32(0)
         for row, mask in zip(rows, masks, strict=True):

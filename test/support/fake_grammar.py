@@ -79,6 +79,9 @@ class HashMatcher:
         assert 0 <= num_tokens <= len(self.output)
         del self.output[len(self.output) - num_tokens :]
 
+    def renew(self) -> bool:
+        return False
+
     def fork(self) -> HashMatcher:
         return HashMatcher(self.grammar, list(self.output))
 

@@ -124,3 +124,13 @@ def test_a_keyword_of_a_later_draft_is_not_ignored() -> None:
         schema_grammar({"$schema": draft_7, "dependentRequired": {"a": ["b"]}})
 
     assert caught.value.keyword == "dependentRequired"
+
+
+def test_an_id_beside_a_reference_needs_a_draft_to_be_named() -> None:
+    schema = {
+        "$defs": {"a": {"$id": "http://x.org/a", "$ref": "b.json"}},
+        "allOf": [{"$ref": "#/$defs/a"}],
+    }
+
+    with pytest.raises(GrammarError, match="drafts differ"):
+        schema_grammar(schema)
