@@ -1,0 +1,1 @@
+"""Who computes what programs ask for: one file for each kind."""

@@ -1,0 +1,81 @@
+"""An Engine of this process as a backend: the one file of the language that knows the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from runtime.srt.engine import Engine
+from runtime.srt.errors import ServingError
+
+from ..errors import BackendError
+from .native_calls import ABILITIES, NativeCalls, Reply
+from .protocol import Abilities
+
+
+class EngineBackend(NativeCalls):
+    """Calls engine, which the caller shuts down. timeout_seconds is the longest time for a call."""
+
+    abilities: Abilities = ABILITIES
+    name = "the engine"
+
+    def __init__(self, engine: Engine, *, timeout_seconds: float = 600.0) -> None:
+        self.timeout_seconds = timeout_seconds
+        super().__init__(_EngineTransport(engine))
+
+
+class _EngineTransport:
+    """Native requests to an Engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def generate(self, body: dict[str, Any]) -> list[Reply]:
+        try:
+            answer = await self._engine.async_generate(**_arguments(body))
+        except ServingError as error:
+            raise _backend_error(error) from error
+        return answer if isinstance(answer, list) else [answer]
+
+    async def stream(self, body: dict[str, Any]) -> AsyncGenerator[Reply, None]:
+        is_incremental = self._engine.args.incremental_streaming_output
+        so_far = ""
+        try:
+            replies = await self._engine.async_generate(**_arguments(body), stream=True)
+            async with aclosing(replies):
+                async for reply in replies:
+                    if is_incremental:
+                        so_far += reply["text"]
+                        reply = {**reply, "text": so_far}
+                    yield reply
+        except ServingError as error:
+            raise _backend_error(error) from error
+
+    async def encode(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        tokenizer = self._engine.tokenizer
+        return [tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+    async def encode_messages(
+        self, messages: list[dict[str, str]], add_generation_prompt: bool
+    ) -> list[int]:
+        try:
+            return self._engine.encode_messages(
+                messages, add_generation_prompt=add_generation_prompt
+            )
+        except ServingError as error:
+            raise _backend_error(error) from error
+
+
+def _arguments(body: dict[str, Any]) -> dict[str, Any]:
+    """The native body as arguments of generate, where the text is the prompt."""
+    rest = {name: value for name, value in body.items() if name != "text"}
+    return {"prompt": body["text"], **rest} if "text" in body else rest
+
+
+def _backend_error(error: ServingError) -> BackendError:
+    return BackendError(
+        f"the engine refused or failed: {error.message}",
+        status_code=error.status_code,
+        param=error.param,
+    )

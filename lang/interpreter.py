@@ -1,0 +1,241 @@
+"""Executes the steps of one state in order, on the shared loop, without a thread of its own.
+
+Steps that only change text are executed at once by whoever adds them, if nothing is before them.
+From the first call on a task of the loop owns the state until no step is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import Future
+from contextlib import aclosing
+
+from .choices import ChoicesMethod, decide
+from .errors import LanguageError, ProgramCancelled
+from .expressions import Gen, Select
+from .loop_thread import wait_async
+from .run import Run
+from .steps import (
+    AddText,
+    Adopt,
+    Call,
+    CloseRole,
+    CloseScope,
+    OpenRole,
+    OpenScope,
+    Split,
+    Step,
+    fail_step,
+)
+from .text_feed import TextFeed
+from .transcript import Transcript
+from .variables import Variable
+
+
+class Interpreter:
+    """The queue and the transcript of one state."""
+
+    def __init__(self, run: Run) -> None:
+        self.transcript = Transcript()
+        self.feed = TextFeed()
+        self.error: BaseException | None = None
+        self.error_was_seen = False
+        self._run = run
+        self._lock = threading.Lock()
+        self._steps: deque[Step] = deque()
+        self._is_busy = False
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: list[Future[None]] = []
+        self._has_passed_gate = run.gate is None
+
+    def submit(self, step: Step) -> None:
+        """Execute step after those before it; raises the state's error if it has failed."""
+        with self._lock:
+            error = self.error or self._run.stop_error
+            if error is None and not self._is_busy and self._execute_text(step):
+                return
+            if error is None:
+                self._steps.append(step)
+                if self._is_busy:
+                    return
+                self._is_busy = True
+                self._run.began(self)
+        if error is not None:
+            fail_step(step, error)
+            raise self.seen(error)
+        self._run.loop.start(self._drain())
+
+    def seen(self, error: BaseException) -> BaseException:
+        """Return error, which the program is told of now."""
+        self.error_was_seen = True
+        return error
+
+    def idle(self) -> Future[None]:
+        """Done when no step is left; fails with the state's error."""
+        future: Future[None] = Future()
+        with self._lock:
+            if self._is_busy:
+                self._waiting.append(future)
+                return future
+        self._finish(future)
+        return future
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step is left."""
+        return not self._is_busy
+
+    def cancel(self) -> None:
+        """End the call that runs now; the run's stop_error is the state's error then."""
+        task = self._task
+        if task is not None:
+            self._run.loop.cancel(task)
+
+    async def _drain(self) -> None:
+        self._task = asyncio.current_task()
+        step: Step | None = None
+        try:
+            while (step := self._next()) is not None:
+                if self._run.stop_error is not None:
+                    raise self._run.stop_error
+                if not self._execute_text(step):
+                    await self._execute(step)
+        except asyncio.CancelledError:
+            error = self._run.stop_error or ProgramCancelled("the run was cancelled")
+            self._fail(error, step)
+        except Exception as error:  # whatever it is belongs to those who wait
+            self._fail(error, step)
+        finally:
+            self._task = None
+
+    def _next(self) -> Step | None:
+        with self._lock:
+            if self._steps:
+                return self._steps.popleft()
+            waiting = self._become_idle()
+        self._tell(waiting)
+        return None
+
+    def _fail(self, error: BaseException, step: Step | None) -> None:
+        with self._lock:
+            self.error = error
+            left = [*([] if step is None else [step]), *self._steps]
+            self._steps.clear()
+            waiting = self._become_idle()
+        for one in left:
+            fail_step(one, error)
+        self._tell(waiting)
+
+    def _become_idle(self) -> list[Future[None]]:
+        self._is_busy = False
+        waiting, self._waiting = self._waiting, []
+        # Under the lock: a step that is added next must find the run told of this end first.
+        self._run.ended(self)
+        return waiting
+
+    def _tell(self, waiting: list[Future[None]]) -> None:
+        for one in waiting:
+            self._finish(one)
+        self.feed.wake()
+
+    def _finish(self, future: Future[None]) -> None:
+        if self.error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(self.error)
+
+    def _execute_text(self, step: Step) -> bool:
+        """Execute step if that takes no waiting; return whether it did."""
+        match step:
+            case AddText(text):
+                self.transcript.add(text)
+                self.feed.add(None, text)
+            case OpenRole(role):
+                self.transcript.open(role)
+            case CloseRole():
+                self.transcript.close()
+            case OpenScope(mark):
+                mark.length = self.transcript.length
+            case CloseScope(mark, variable):
+                variable.set(self.transcript.text_since(mark.length))
+                self.feed.wake()
+            case _:
+                return False
+        return True
+
+    async def _execute(self, step: Step) -> None:
+        run = self._run
+        if isinstance(step, Adopt):
+            self.transcript = (await wait_async(step.transcript)).copy()
+            self.feed.add(None, self.transcript.text)
+            return
+        try:
+            async with asyncio.timeout(run.time_for_call()):
+                if isinstance(step, Split):
+                    await self._split(step)
+                elif isinstance(step, Call):
+                    await self._call(step)
+        except TimeoutError as error:
+            if isinstance(error, LanguageError):
+                raise
+            raise run.deadline_error() from None
+
+    async def _split(self, step: Split) -> None:
+        backend = self._run.backend
+        prompt = self.transcript.beginning()
+        if step.num_branches > 1 and backend.abilities.keeps_prefixes and not prompt.is_empty:
+            await backend.commit(prompt)
+        step.transcript.set_result(self.transcript.copy())
+
+    async def _call(self, step: Call) -> None:
+        if not self._has_passed_gate and self._run.gate is not None:
+            self._has_passed_gate = True
+            await self._run.gate.pass_with(self.transcript.prompt())
+        if isinstance(step.op, Select):
+            await self._select(step.op, step.variable)
+        else:
+            await self._generate(step.op, step.variable)
+
+    async def _select(self, op: Select, variable: Variable) -> None:
+        needs_unconditional = op.method is ChoicesMethod.UNCONDITIONAL_LIKELIHOOD_NORMALIZED
+        scores = await self._run.backend.score(
+            self.transcript.prompt(), op.choices, needs_unconditional
+        )
+        decision = decide(op.method, scores)
+        choice = op.choices[decision.winner]
+        self._write(choice, variable)
+        variable.set(choice, decision.meta)
+        self.feed.wake()
+
+    async def _generate(self, op: Gen, variable: Variable) -> None:
+        sampling = op.sampling.over(self._run.defaults)
+        prompt, backend = self.transcript.prompt(), self._run.backend
+        if self._run.streams and (sampling.n or 1) == 1:
+            shown = 0
+            last = None
+            async with aclosing(backend.stream(prompt, sampling, op.logprobs)) as outputs:
+                async for last in outputs:
+                    self.feed.add(variable, last.text[shown:])
+                    shown = len(last.text)
+            assert last is not None, f"{backend.name} streamed nothing"
+            self.transcript.add(last.text)
+            outputs_done = [last]
+        else:
+            outputs_done = await backend.generate(prompt, sampling, op.logprobs)
+            self._write(outputs_done[0].text, variable)
+        values = [
+            op.value_type.value(one.text, op.name, one.meta.get("finish_reason"))
+            for one in outputs_done
+        ]
+        metas = [one.meta for one in outputs_done]
+        if (sampling.n or 1) > 1:
+            variable.set(values, metas)
+        else:
+            variable.set(values[0], metas[0])
+        self.feed.wake()
+
+    def _write(self, text: str, variable: Variable) -> None:
+        self.transcript.add(text)
+        self.feed.add(variable, text)

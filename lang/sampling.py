@@ -1,0 +1,80 @@
+"""How a gen draws its tokens, under the names of the native API."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from .errors import ProgramError
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """None means "not set": the run's value holds, then the backend's own default."""
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    n: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    stop_regex: str | Sequence[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[str, float] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    seed: int | None = None
+    regex: str | None = None
+    json_schema: str | None = None
+    ebnf: str | None = None
+
+    def explicit(self) -> dict[str, Any]:
+        """The fields that are set, as JSON types."""
+        values = ((name, getattr(self, name)) for name in FIELDS)
+        return {name: _plain(value) for name, value in values if value is not None}
+
+    def over(self, defaults: Sampling) -> Sampling:
+        """These fields, with those of defaults where they are not set.
+
+        A grammar of this one takes the place of any grammar of the defaults.
+        """
+        if defaults is NOTHING_SET:
+            return self
+        values = defaults.explicit()
+        own = self.explicit()
+        if own.keys() & GRAMMAR_FIELDS:
+            values = {name: one for name, one in values.items() if name not in GRAMMAR_FIELDS}
+        return Sampling(**{**values, **own})
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Sampling))
+NOTHING_SET = Sampling()
+GRAMMAR_FIELDS = frozenset(("regex", "json_schema", "ebnf"))
+
+
+def sampling_from(values: Mapping[str, Any], what: str) -> Sampling:
+    """Read fields given by name; raises ProgramError for one that does not exist."""
+    for name in values:
+        if name not in FIELDS:
+            close = get_close_matches(name, FIELDS)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            raise ProgramError(f"{what} takes no field {name!r}{hint}")
+    return Sampling(**values) if values else NOTHING_SET
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): one for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return list(value)
+    return value

@@ -1,0 +1,110 @@
+"""Typed variables: the value has the type that the gen names, or the wait tells why not."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from support.fake_language_backend import FakeBackend
+
+from runtime import ProgramState, function, gen, gen_int, gen_string
+from runtime.lang.errors import InvalidOutput, ProgramError
+
+
+class Pet(BaseModel):
+    name: str
+    legs: int
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+def _run(expression: Any, answer: str, finish: str = "stop") -> tuple[ProgramState, FakeBackend]:
+    backend = FakeBackend(lambda prompt: answer, finish=finish)
+
+    @function
+    def program(s: ProgramState) -> None:
+        s += expression
+
+    return program.run(backend=backend), backend
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text", "value"),
+    [
+        (int, "-42", -42),
+        (int, "7", 7),
+        (float, "3.25", 3.25),
+        (float, "10", 10.0),
+        (bool, "True", True),
+        (bool, "False", False),
+        (str, '"two words"', "two words"),
+        (str, r'"a \"quoted\" one"', 'a "quoted" one'),
+    ],
+)
+def test_the_value_has_the_type_and_the_constraint_admits_it(
+    dtype: type, text: str, value: Any
+) -> None:
+    state, backend = _run(gen("v", dtype=dtype), text)
+
+    assert state["v"] == value
+    assert type(state["v"]) is dtype
+    assert state.text() == text
+    regex = backend.sampling[0].regex
+    assert regex is not None and re.fullmatch(regex, text)
+
+
+@pytest.mark.parametrize(("dtype", "text"), [(int, "1.5"), (float, "x"), (bool, "1"), (str, "a")])
+def test_the_constraint_admits_nothing_else(dtype: type, text: str) -> None:
+    _, backend = _run(gen("v", dtype=str), '"x"')
+    expression = gen("v", dtype=dtype)
+
+    regex = expression.sampling.regex  # type: ignore[union-attr]  # a gen, as it has no choices
+    assert regex is not None and not re.fullmatch(regex, text)
+
+
+def test_gen_int_and_gen_string_are_short_for_dtype() -> None:
+    assert _run(gen_int("v", max_tokens=3), "5")[0]["v"] == 5
+    assert _run(gen_string("v", stop="!"), '"five"')[0]["v"] == "five"
+
+
+def test_a_class_as_schema_makes_instances() -> None:
+    assert _run(gen("v", json_schema=Pet), '{"name": "Rex", "legs": 4}')[0]["v"] == Pet(
+        name="Rex", legs=4
+    )
+    state, backend = _run(gen("v", json_schema=Point, n=2), '{"x": 1, "y": 2}')
+
+    assert state["v"] == [Point(1, 2), Point(1, 2)]
+    schema = json.loads(backend.sampling[0].json_schema or "")
+    assert set(schema["properties"]) == {"x", "y"}
+
+
+@pytest.mark.parametrize("schema", [{"type": "object"}, '{"type": "object"}'])
+def test_a_schema_without_a_class_leaves_text(schema: Any) -> None:
+    state, backend = _run(gen("v", json_schema=schema), '{"a": 1}')
+
+    assert state["v"] == '{"a": 1}'
+    assert json.loads(backend.sampling[0].json_schema or "") == {"type": "object"}
+
+
+def test_an_output_that_was_cut_is_told_with_the_remedy() -> None:
+    with pytest.raises(InvalidOutput, match=r"'v' is no Pet: .*\(finish_reason length\); raise"):
+        _run(gen("v", json_schema=Pet), '{"name": "Re', finish="length")
+
+
+def test_more_than_one_form_and_what_is_no_type_are_refused() -> None:
+    with pytest.raises(ProgramError, match="gen has dtype and regex"):
+        gen("v", dtype=int, regex="[0-9]")
+    with pytest.raises(ProgramError, match="dtype is list; it must be int"):
+        gen("v", dtype=list)
+    with pytest.raises(ProgramError, match="json_schema is of type int"):
+        gen("v", json_schema=3)
+    with pytest.raises(ProgramError, match=r"regex '\[0-' is none"):
+        gen("v", regex="[0-")
