@@ -76,8 +76,8 @@ class Closer:
         self._matcher.rollback(len(ids))
         if may_refuse:
             return []
-        num_taken = self._matcher.accept(old[:1])
-        assert num_taken == 1, old
+        if not self._matcher.accept(old[:1]):
+            raise GrammarError(f"token {old[0]} is not legal any more")  # see Matcher.renew
         self._plan = old[1:]
         return old[:1]
 

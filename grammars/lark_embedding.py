@@ -35,7 +35,9 @@ def embedded(lark: str, prefix: str) -> str:
     while token := _TOKEN.search(lark, place):
         written.append(lark[place : token.start()])
         place = token.end()
-        if token["directive"]:
+        if token["directive"] == "%if":  # the guard of a rule with a parameter
+            written.append(token[0])
+        elif token["directive"]:
             end = _directive_end(lark, token)
             is_option = token[0] == "%llguidance"
             written.append("" if is_option else lark[token.start() : end])

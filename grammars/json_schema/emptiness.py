@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ..matcher import GrammarError
 from . import regex_match
 from .arrays import Arrays
-from .formulas import ALWAYS, Formula
+from .formulas import ALWAYS, Formula, conjunction
 from .objects import Objects
+from .regex_ast import Nothing, both
 from .shapes import Shape
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ def _no_object(case: Objects, translation: Translation, depth: int) -> bool:
     return any(
         name in case.required and _no_value(formula, translation, depth)
         for name, formula in case.properties
+    ) or any(
+        all(
+            _no_value(conjunction((formula, wanted)), translation, depth)
+            for others, formula in case.rest
+            if not isinstance(both((keys, others)), Nothing)
+        )
+        for keys, wanted in case.some
     )
 
 

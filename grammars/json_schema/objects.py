@@ -65,8 +65,14 @@ def simplified(objects: Objects) -> Objects | None:
     possible = [name for name, formula in properties.items() if formula != NEVER]
     if objects.high is not None and max(len(objects.required), objects.low) > objects.high:
         return None
-    if not merged and (objects.low > len(possible) or objects.some):
+    if not merged and objects.low > len(possible):
         return None
+    for keys, wanted in objects.some:
+        if all(
+            conjunction((formula, wanted)) == NEVER or isinstance(both((keys, others)), Nothing)
+            for others, formula in merged
+        ):
+            return None
     return replace(objects, properties=tuple(properties.items()), rest=merged)
 
 

@@ -18,6 +18,9 @@ def write_unique_array(writer: Writer, rule: Rule, arrays: Arrays) -> None:
     """Add the ways to write such an array. Raises GrammarError where items have many values."""
     if arrays.contains:
         raise GrammarError("uniqueItems next to contains cannot be enforced")
+    if arrays.prefix and arrays.low > 1:
+        # The first items might use up the values that a later one needs.
+        raise GrammarError("uniqueItems next to prefixItems and minItems cannot be enforced")
     positions = len(arrays.prefix) + 1
     if arrays.high is not None:
         positions = min(positions, arrays.high)
@@ -68,7 +71,19 @@ class _Unique:
         low, high = self.arrays.low, self.arrays.high
         followers.add(guard=f"bit_count_ge({self.all_bits}, {low})")
         if high is None or high > 1:
-            guard = "true" if high is None else f"bit_count_lt({self.all_bits}, {high})"
+            guard = self._some_left(index + 1)
+            if high is not None:
+                guard = f"and({guard}, bit_count_lt({self.all_bits}, {high}))"
             following = RuleRef(self._item(index + 1).number, "_")
             followers.add(self.writer.marks.comma, following, guard=guard)
         return reference
+
+    def _some_left(self, index: int) -> str:
+        """The condition that the item at an index has a value left: no comma leads nowhere."""
+        choices = self.choices[min(index, len(self.choices) - 1)]
+        if len(choices) == len(self.bits):
+            return f"bit_count_lt({self.all_bits}, {len(self.bits)})"
+        guard = "not(true)"
+        for text in choices:
+            guard = f"or(bit_clear({self.bits[text]}), {guard})"
+        return guard

@@ -87,11 +87,15 @@ class PromptLogprobRow:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """What one SampleRow got; error says why this row alone failed (NaN logits)."""
+    """What one SampleRow got; error says why this row alone failed (NaN logits).
+
+    status_code is that of the error: 400 if the request itself is the cause.
+    """
 
     token_id: int
     logprobs: PositionLogprobs | None = None
     error: str | None = None
+    status_code: int = 500
 
 
 @dataclass(frozen=True, slots=True)

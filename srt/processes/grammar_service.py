@@ -42,6 +42,7 @@ class _Check:
     spec: GrammarSpec
     done: asyncio.Future[GrammarSource]
     call_id: int = 0
+    is_second_try: bool = False
 
 
 class GrammarService:
@@ -105,10 +106,19 @@ class GrammarService:
         if worker is not self._worker:
             return
         self._worker = None
-        if self._current is not None:
-            text = self._too_long if took_too_long else _TOO_MUCH_MEMORY
-            logger.warning("the grammar worker ended: %s", text)
-            self._settle(self._current, text)
+        check = self._current
+        if check is None:
+            return
+        if not took_too_long and not check.is_second_try:
+            # Whatever ended it may have had nothing to do with this grammar.
+            check.is_second_try = True
+            self._current = None
+            self._queue.appendleft(check)
+            self._go_on()
+            return
+        text = self._too_long if took_too_long else _TOO_MUCH_MEMORY
+        logger.warning("the grammar worker ended: %s", text)
+        self._settle(check, text)
 
     def close(self, reason: str) -> None:
         """End the worker, and all checks with EngineDied(reason)."""

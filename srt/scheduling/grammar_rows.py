@@ -137,7 +137,7 @@ class GrammarRows:
         for index in fill_batch(going_on, masks):
             if rows[index].state.renewed_mask(masks[index]):
                 continue
-            self._failed[rows[index].place] = "the grammar has become too costly; simplify it"
+            self._failed[rows[index].place] = _TOO_COSTLY
             masks[index] = ~np.uint32(0)
         for row, mask in zip(rows, masks, strict=True):
             sample_row = sample_rows[row.place]
@@ -154,17 +154,24 @@ class GrammarRows:
                 continue
             if row.place in self._failed:
                 text = self._failed[row.place]
-                sampled[row.place] = SampledToken(drawn.token_id, error=text)
+                sampled[row.place] = _refused(drawn, text)
                 continue
             try:
                 outcome = row.state.take(drawn.token_id, row.num_left)
             except GrammarError as error:
-                sampled[row.place] = SampledToken(drawn.token_id, error=str(error))
+                sampled[row.place] = _refused(drawn, f"{_TOO_COSTLY} ({error})")
                 continue
             outcomes[row.place] = outcome
             if outcome.token_id != drawn.token_id:
                 sampled[row.place] = _instead(drawn, outcome.token_id)
         return outcomes
+
+
+_TOO_COSTLY = "the grammar cannot be followed any further: it has become too costly; simplify it"
+
+
+def _refused(drawn: SampledToken, error: str) -> SampledToken:
+    return SampledToken(drawn.token_id, error=error, status_code=400)
 
 
 # What OpenAI's API gives for a token of which the log-probability is not known.

@@ -50,6 +50,7 @@ from .waiting_queue import WaitingQueue
 
 logger = logging.getLogger(__name__)
 
+_SERVER_ERROR = "internal_server_error"
 CLIENT_ABORT = FinishReason(type="abort", message="aborted by the client")
 
 
@@ -311,7 +312,8 @@ class Scheduler:
         self, request: Request, sampled: SampledToken, outcome: Outcome | None, now: float
     ) -> None:
         if sampled.error is not None:
-            self._end(request, _failure(sampled.error, 500))
+            kind = "invalid_request_error" if sampled.status_code == 400 else _SERVER_ERROR
+            self._end(request, _failure(sampled.error, sampled.status_code, kind))
             return
         if request.first_token_seconds is None:
             request.first_token_seconds = now
@@ -443,9 +445,7 @@ class Scheduler:
         return replies
 
 
-def _failure(
-    message: str, status_code: int, error_type: str = "internal_server_error"
-) -> FinishReason:
+def _failure(message: str, status_code: int, error_type: str = _SERVER_ERROR) -> FinishReason:
     return FinishReason(
         type="abort", message=message, status_code=status_code, error_type=error_type
     )

