@@ -9,6 +9,7 @@ bounded and the result the same on every machine.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from .vocabulary import Vocabulary
 START_MASKS = 1000  # for the first completion of nothing, which is looked for once
 GREEDY_MASKS = 300  # for that of another state: about 30 ms
 MAX_UNCHANGED = 150  # masks in a row that stay the same, before it is given up
+# A bound of last resort, for grammars in which each token costs milliseconds: ambiguous ones.
+MAX_CPU_SECONDS = 0.1
 FORK_MASKS = 60  # for shortening it
 GOOD_ENOUGH = 4  # tokens; a completion as short as this is not worth shortening
 START_LIMIT = 4096  # tokens of the completion of nothing, which is searched once
@@ -100,6 +103,7 @@ class _Search:
         self._hints = [vocabulary.encode(text) for text in hints]
         self._mask: Bitmask = np.zeros(vocabulary.bitmask_words, np.uint32)
         self._masks_left = num_masks
+        self._ends_at = time.thread_time() + MAX_CPU_SECONDS
         self._path: list[int] = []  # accepted by the probe
 
     def run(self, enough: int) -> list[int] | None:
@@ -151,7 +155,9 @@ class _Search:
         return None
 
     def _take(self, token_ids: Sequence[int], most: int) -> bool:
-        """Accept all of token_ids, or none."""
+        """Accept all of token_ids, or none. Raises GrammarError when the time is used up."""
+        if time.thread_time() > self._ends_at:
+            raise GrammarError("looking for a completion takes too long")
         if len(self._path) + len(token_ids) > most:
             return False
         taken = self._probe.accept(token_ids)
