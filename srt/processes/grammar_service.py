@@ -65,12 +65,16 @@ class GrammarService:
         self._pending: dict[str, _Check] = {}
         self._known: OrderedDict[str, GrammarSource | str] = OrderedDict()  # str: why it failed
         self._known_bytes = 0
+        self._closed: str | None = None  # why
 
     async def check(self, spec: GrammarSpec, param: str | None) -> GrammarSource:
         """Return the grammar that spec becomes; param is the field that it came in.
 
-        Raises GrammarInvalid if it cannot be enforced or compiled, Overloaded if too many wait.
+        Raises GrammarInvalid if it cannot be enforced or compiled, Overloaded if too many wait or
+        no worker starts, EngineDied after close.
         """
+        if self._closed is not None:
+            raise EngineDied(self._closed)
         key = spec.key
         known = self._known.get(key)
         if known is None:
@@ -121,7 +125,8 @@ class GrammarService:
         self._settle(check, text)
 
     def close(self, reason: str) -> None:
-        """End the worker, and all checks with EngineDied(reason)."""
+        """End the worker, and all checks with EngineDied(reason); take no more."""
+        self._closed = reason
         if self._timer is not None:
             self._timer.cancel()
         if self._worker is not None:
@@ -168,11 +173,11 @@ class GrammarService:
             return
         self._worker = None
         worker.kill()
-        text = f"the grammar worker did not start within {_START_SECONDS:g} s"
-        if self._is_worker_ready:
-            text = self._too_long
+        text = self._too_long
+        if not self._is_worker_ready:
+            text = f"the grammar worker did not start within {_START_SECONDS:g} s; try again"
         logger.warning("%s", text)
-        self._settle(check, text)
+        self._settle(check, text if self._is_worker_ready else Overloaded(text))
 
     @property
     def _too_long(self) -> str:
@@ -181,19 +186,21 @@ class GrammarService:
             "(--grammar-timeout-seconds); simplify it"
         )
 
-    def _settle(self, check: _Check, result: GrammarSource | str) -> None:
-        """End a check, remember its result, and go on with the next."""
+    def _settle(self, check: _Check, result: GrammarSource | str | Overloaded) -> None:
+        """End a check, remember what is the grammar's own, and go on with the next."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._current = None
         del self._pending[check.spec.key]
-        self._remember(check.spec, result)
+        if not isinstance(result, Overloaded):
+            self._remember(check.spec, result)
         if not check.done.done():
-            if isinstance(result, str):
-                check.done.set_exception(GrammarInvalid(result))
-            else:
+            if isinstance(result, GrammarSource):
                 check.done.set_result(result)
+            else:
+                error = GrammarInvalid(result) if isinstance(result, str) else result
+                check.done.set_exception(error)
         self._go_on()
 
     def _remember(self, spec: GrammarSpec, result: GrammarSource | str) -> None:

@@ -179,7 +179,9 @@ class Scheduler:
         # Who has come since the last plan is not queued as far as there is a free row: a plan has
         # to look at it first. What a plan has left waiting is, whatever it waits for.
         num_places = self._config.max_running_requests - len(self._queues.active)
-        num_queued = len(waiting) + 1 - min(self._num_unplanned + 1, num_places)
+        num_queued = (
+            len(waiting) + len(self._compiling) + 1 - min(self._num_unplanned + 1, num_places)
+        )
         if most is not None and num_queued > most:
             return f"the queue is full: {most} requests are waiting; try again later"
         most = self._config.max_queued_tokens
@@ -257,8 +259,9 @@ class Scheduler:
         leases = {row.request: row.request.kv_lease for row in step.rows}
         for row in step.rows:
             row.request.num_computed += row.num_new
-            self._counters.jump_forward_tokens += row.request.num_forced if row.is_decode else 0
-            row.request.num_forced = 0
+            if row.request.num_forced:
+                self._counters.jump_forward_tokens += row.request.num_forced
+                row.request.num_forced = 0
         for request in step.sampled_requests:
             request.reserve()
         for request, scored in zip(step.scored_requests, step.prompt_logprob_rows, strict=True):
@@ -319,8 +322,10 @@ class Scheduler:
             request.first_token_seconds = now
         if sampled.logprobs is not None:
             request.output_logprobs.append(sampled.logprobs)
-        forced = [] if outcome is None else outcome.forced
-        for token_id in (sampled.token_id, *request.jump_forward(forced)):
+        tokens = [sampled.token_id]
+        if outcome is not None:
+            tokens += request.jump_forward(outcome.forced)
+        for token_id in tokens:
             request.append(token_id)
             self._counters.generated_tokens += 1
             reason = self._finish_after(request)
@@ -415,7 +420,7 @@ class Scheduler:
             call_id=call_id,
             kv=self._memory.stats(),
             num_running=len(self._queues.active),
-            num_waiting=len(self._queues.waiting),
+            num_waiting=len(self._queues.waiting) + len(self._compiling),
             new_token_ratio=self._planner.admission.ratio,
             generated_tokens_per_second=self._log.tokens_per_second,
             counters=self._counters,

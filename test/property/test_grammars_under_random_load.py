@@ -151,3 +151,22 @@ def test_stream_of_jumps_holds_every_token_once_and_in_order() -> None:
     outcome = rig.outcomes["r"]
     assert outcome.token_ids == _greedy([1, 2], grammar)
     assert 1 < outcome.num_deltas < len(outcome.token_ids)
+
+
+def test_requests_whose_grammar_compiles_count_as_queued() -> None:
+    rig = SchedulerRig(
+        vocab_size=VOCABULARY,
+        max_queued_requests=1,
+        max_running_requests=1,
+        eos_token_ids=frozenset({END_ID}),
+    )
+    source = rig.grammars.add("g", HashGrammar(5, 4, END_ID), is_ready=False)
+    for number in range(4):
+        rig.submit(f"r{number}", [1, 2], max_new_tokens=9, grammar=source)
+        rig.step()
+
+    refused = [one.finish.status_code for one in rig.outcomes.values() if one.finish is not None]
+    assert refused and set(refused) == {503}
+    _finish_compiling(rig)
+    rig.run()
+    assert sum(one.finish is not None for one in rig.outcomes.values()) == 4

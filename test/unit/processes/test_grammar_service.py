@@ -226,6 +226,33 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     run(play)
 
 
+def test_worker_that_does_not_start_is_the_servers_fault_and_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play() -> None:
+        monkeypatch.setattr(grammar_service, "_START_SECONDS", 0.02)
+        stage = Stage()
+        with pytest.raises(Overloaded, match="did not start"):
+            await stage.ask("a")
+        again = stage.ask("a")
+        await asyncio.sleep(0)
+        stage.answer()
+        await again
+
+    run(play)
+
+
+def test_nothing_is_started_after_the_end() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.service.close("gone")
+        with pytest.raises(EngineDied):
+            await stage.ask("a")
+        assert stage.workers == []
+
+    run(play)
+
+
 def test_end_of_the_engine_ends_every_check() -> None:
     async def play() -> None:
         stage = Stage()
