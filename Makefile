@@ -16,18 +16,20 @@ STAMP = $(VENV)/.ready-$(shell cat pyproject.toml requirements.lock Makefile | c
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock
 MAX_LINES := 500
 SOURCES = $(wildcard srt lang kernels grammars runtime benchmark examples test)
-BENCHMARKS = $(filter-out %/__init__.py %/conformance.py %/constrained.py,$(wildcard benchmark/*.py))
+BENCHMARKS = $(filter-out %/__init__.py %/conformance.py %/constrained.py %/gpu_check.py,$(wildcard benchmark/*.py))
 
 # python3.11 first: it is the version the pins were made and tested with.
 FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python; do \
     "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done
 
-.PHONY: help setup install serve test test-grammars check lint kernels-asan bench bench-micro bench-serving bench-peers soak clean
+.PHONY: help setup install serve test test-grammars test-kernels gpu-check check lint kernels-asan bench bench-micro bench-serving bench-peers soak clean
 
 help:
 	@echo 'make serve   serve the bundled model on http://127.0.0.1:30000   (ARGS="--port 8000 ...")'
 	@echo 'make test    run all tests                                     (ARGS="-k radix ...")'
 	@echo 'make test-grammars  hold grammars to whole suites of schemas'
+	@echo 'make test-kernels   compile the GPU kernels, compare registers and memory with a table'
+	@echo 'make gpu-check   check one GPU in under 8 minutes               (ARGS="--interpret" without one)'
 	@echo 'make check   formatter, linter, types, file lengths, fast tests'
 	@echo 'make kernels-asan   test the CPU engine under address and undefined behaviour sanitizers'
 	@echo 'make bench   run all benchmarks but those of peers             (ARGS="--quick ..." for serving)'
@@ -65,6 +67,14 @@ serve: setup
 test: setup
 	@$(if $(DATA),RUNTIME_TEST_DATA="$(abspath $(DATA))") $(BIN)/python -m pytest $(ARGS)
 
+# Every GPU kernel compiled for sm_80, sm_90 and sm_100, without a GPU; ARGS=--write renews the table.
+test-kernels: setup
+	@PYTHONPATH=test:test/kernels_compiled $(BIN)/python test/kernels_compiled/compile_kernels.py $(ARGS)
+
+# No setup: it runs with what PYTHON (by default python3, or .venv if there is one) has installed.
+gpu-check:
+	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) benchmark/gpu_check.py $(ARGS)
+
 # Whole suites of schemas, and the differential test at ten times its usual size.
 test-grammars: setup
 	@$(BIN)/python benchmark/conformance.py --suite selfmade
@@ -89,7 +99,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy test/support
-	MYPYPATH=benchmark $(BIN)/mypy -p serving -p simulation
+	MYPYPATH=benchmark $(BIN)/mypy -p serving -p simulation -p gpu_check_parts
 	@long=$$(find $(SOURCES) \
 	    \( -name '*.py' -o -name '*.cpp' -o -name '*.h' \) -type f -exec awk \
 	    'END { if (NR > $(MAX_LINES)) print FILENAME ": " NR " lines, at most $(MAX_LINES)" }' {} \;); \
