@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,25 +10,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .closing_hints import USUAL_HINTS
 from .matcher import Bitmask
-from .prepared import PreparedForm, PreparedGrammar
 from .vocabulary import Vocabulary
 
 _Ids: TypeAlias = npt.NDArray[np.int64]
 
 ALTERNATIVES = 2  # other choices offered where one is not clearly best
 NUM_FILLERS = 500  # of the longest words, tried where text must be filled in
-MAX_HINTS = 40
-# Where a pattern waits for something that no word holds: digits, an address, a capital.
-_USUAL_HINTS = ("000", "a@a.aa", "http://a", ".", "-", "@", "/", ":", " ", "_", "A")
-_SCHEMA_PATTERN = re.compile(r'"pattern"\s*:\s*"((?:[^"\\]|\\.)*)"')
-_LARK_PATTERN = re.compile(r"/((?:[^/\\\n]|\\.)+)/")
-_HAS_CHOICE = re.compile(r"[*+\[{|.]")
-_NUMBERED = re.compile(r"\\x\{([0-9a-fA-F]{1,6})\}")
-_CLASSES = re.compile(r"\[(?:[^\]\\]|\\.)*\]|\\+[dDwWsSbB]|\{[\d,]*\}|\(\?:")
-# How a JSON string's escapes look in a terminal: no pattern waits for them.
-_JSON_ESCAPES = re.compile(r"\\\\\(\?:\[\"\\\\bfnrt\]\|u00\(\?:[^)]*\)\)")
-_LITERAL = re.compile(r"(?:\w|[@:/<>=#&%!;,. -]|\\+[.^$*+?()/-])+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +44,7 @@ class ClosingChoices:
         self._values = _known(ids, b"0 1 2 3 4 5 6 7 8 9 null true false [] {}".split())
         words = sorted((t for t in ids if t.isascii() and t.isalnum()), key=_long_first)
         self._words = _known(ids, words[:NUM_FILLERS])
+        self.usual_hints = [vocabulary.encode(text) for text in USUAL_HINTS]
         self._fillers = _known(ids, words[:NUM_FILLERS] + [t for t in words if len(t) <= 2])
 
     def end(self, mask: Bitmask) -> int | None:
@@ -69,8 +58,7 @@ class ClosingChoices:
         have changed it. num_seen: how often it was met before, so that the same choice is not
         tried for ever.
         """
-        free_text = 2 * len(_legal_of(self._words, mask)) > len(self._words)
-        if free_text:
+        if self._is_text(mask):
             return self._ranked_in_text(mask, num_unchanged)
         found: list[int] = []
         if not num_unchanged:
@@ -81,6 +69,13 @@ class ClosingChoices:
         if len(found) <= ALTERNATIVES:
             found += self._longest_by_first_byte(mask, num_seen)
         return self._several(found)
+
+    def is_open_text(self, mask: Bitmask) -> bool:
+        """Whether nearly any text may follow, but nothing that ends it: something is missing."""
+        return self._is_text(mask) and not _legal_of(self._closing_text, mask)
+
+    def _is_text(self, mask: Bitmask) -> bool:
+        return 2 * len(_legal_of(self._words, mask)) > len(self._words)
 
     def _ranked_in_text(self, mask: Bitmask, num_unchanged: int) -> RankedTokens:
         closing = [] if num_unchanged else _legal_of(self._closing_text, mask)
@@ -118,29 +113,6 @@ def legal_ids(mask: Bitmask) -> list[int]:
 def closing_choices(vocabulary: Vocabulary) -> ClosingChoices:
     """The choices of vocabulary, made at the first call."""
     return ClosingChoices(vocabulary)
-
-
-def closing_hints(prepared: PreparedGrammar) -> list[str]:
-    """Literal texts in the patterns of a grammar, and some that patterns often wait for."""
-    if prepared.form is PreparedForm.JSON_SCHEMA:
-        patterns = _SCHEMA_PATTERN.findall(prepared.text)
-    elif prepared.form is PreparedForm.LARK:
-        patterns = _LARK_PATTERN.findall(prepared.text)
-    else:
-        patterns = [prepared.text]
-    found: dict[str, None] = {}
-    for pattern in filter(_HAS_CHOICE.search, patterns):
-        pattern = _JSON_ESCAPES.sub(" ", pattern)
-        plain = _NUMBERED.sub(lambda match: _character(match.group(1)), _CLASSES.sub(" ", pattern))
-        for literal in _LITERAL.findall(plain):
-            found.setdefault(re.sub(r"\\+", "", literal).strip())
-    found.pop("", None)
-    return [*list(found)[:MAX_HINTS], *_USUAL_HINTS]
-
-
-def _character(digits: str) -> str:
-    code = int(digits, 16)
-    return chr(code) if code < 0xD800 else " "
 
 
 def _long_first(token: bytes) -> tuple[int, bytes]:

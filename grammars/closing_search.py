@@ -13,18 +13,26 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from .closing_choices import ClosingChoices, closing_choices
+from .closing_hints import closing_hints
 from .matcher import Bitmask, GrammarError, Matcher
+from .prepared import PreparedGrammar
 from .vocabulary import Vocabulary
 
 START_MASKS = 1000  # for the first completion of nothing, which is looked for once
 GREEDY_MASKS = 300  # for that of another state: about 30 ms
 MAX_UNCHANGED = 150  # masks in a row that stay the same, before it is given up
-# A bound of last resort, for grammars in which each token costs milliseconds: ambiguous ones.
+# Bounds of last resort, for grammars in which each token costs milliseconds: ambiguous ones. Others
+# wait for the search: while the budget is large there will be another one.
 MAX_CPU_SECONDS = 0.1
+HASTY_CPU_SECONDS = 0.015
+HASTY_LIMIT = 256  # tokens; with more than these to go a search is hasty
+MAX_GAIN = 4  # tokens by which a text gets nearer to its end with each token, at most
+START_CPU_SECONDS = 0.3
 FORK_MASKS = 60  # for shortening it
 GOOD_ENOUGH = 4  # tokens; a completion as short as this is not worth shortening
 START_LIMIT = 4096  # tokens of the completion of nothing, which is searched once
@@ -33,46 +41,85 @@ START_LIMIT = 4096  # tokens of the completion of nothing, which is searched onc
 class ClosingFinder:
     """find_closing for the matchers of one grammar; remembers what is found at the start."""
 
-    def __init__(self, vocabulary: Vocabulary, hints: Sequence[str]) -> None:
+    def __init__(self, vocabulary: Vocabulary, prepared: PreparedGrammar) -> None:
         self._vocabulary = vocabulary
-        self._hints = hints
+        self._prepared = prepared
         self._from_start: list[list[int] | None] = []  # one, once it was searched
+        if prepared.trial is not None:
+            closing = prepared.trial.closing
+            self._from_start.append(None if closing is None else list(closing))
 
-    def find(
-        self, matcher: Matcher, limit: int, enough: int, is_at_start: bool
-    ) -> list[int] | None:
-        """See find_closing."""
-        if not is_at_start:
+    def find(self, matcher: Matcher, limit: int, enough: int, num_taken: int) -> list[int] | None:
+        """See find_closing. num_taken: how many tokens matcher has taken since the start."""
+        if num_taken:
+            if self._is_far(limit, num_taken):
+                return None
             return find_closing(matcher, self._vocabulary, limit, self._hints, enough)
         if not self._from_start:
-            found = find_closing(
-                matcher, self._vocabulary, START_LIMIT, self._hints, num_masks=START_MASKS
-            )
-            self._from_start = [found]
+            try:
+                self._from_start.append(find_whole(matcher, self._vocabulary, self._hints))
+            except GrammarError:
+                self._from_start.append(None)
         (known,) = self._from_start
         return None if known is None or len(known) > limit else list(known)
+
+    def _is_far(self, limit: int, num_taken: int) -> bool:
+        """Whether the way from the start is so long that a search now would be in vain."""
+        known = self._from_start[0] if self._from_start else None
+        return known is not None and len(known) - MAX_GAIN * num_taken > 2 * limit
+
+    @cached_property
+    def _hints(self) -> list[list[int]]:
+        trial = self._prepared.trial
+        texts = closing_hints(self._prepared) if trial is None else trial.hints
+        return [self._vocabulary.encode(text) for text in texts]
+
+
+class TooCostly(GrammarError):
+    """An engine met its limits: after path, in tokens from where the search began."""
+
+    def __init__(self, reason: str, path: Sequence[int]) -> None:
+        super().__init__(reason)
+        self.path = path
+
+
+class _OutOfTime(GrammarError):
+    """The search has used up its time; the state by itself may be a good one."""
+
+
+def find_whole(
+    matcher: Matcher, vocabulary: Vocabulary, hints: Sequence[Sequence[int]]
+) -> list[int] | None:
+    """find_closing from the start, where it may take longer; raises TooCostly."""
+    search = _Search(matcher.fork(), vocabulary, START_LIMIT, hints, START_MASKS, START_CPU_SECONDS)
+    try:
+        return search.run(GOOD_ENOUGH)
+    except _OutOfTime:
+        return None
+    except GrammarError as error:
+        raise TooCostly(str(error), search.path) from None
 
 
 def find_closing(
     matcher: Matcher,
     vocabulary: Vocabulary,
     limit: int,
-    hints: Sequence[str] = (),
+    hints: Sequence[Sequence[int]] = (),
     enough: int = 0,
-    num_masks: int = GREEDY_MASKS,
 ) -> list[int] | None:
     """A legal completion of at most limit tokens, an end token last; None if none was found.
 
     Leaves matcher as it is. [] if it is finished. The same state gives the same answer. hints are
-    texts that the grammar may wait for (see closing_hints). One of at most enough tokens is as
-    good as any. Finds one for JSON wherever the choices
-    above lead to an end; a pattern that needs certain characters far ahead may be missed.
+    tokens of texts that the grammar may wait for (see closing_hints). One of at most enough tokens
+    is as good as any. Finds one for JSON wherever the choices above lead to an end; a pattern that
+    needs certain characters far ahead may be missed.
     """
     if matcher.is_finished:
         return []
     if limit <= 0:
         return None
-    search = _Search(matcher.fork(), vocabulary, limit, hints, num_masks)
+    seconds = HASTY_CPU_SECONDS if limit > HASTY_LIMIT else MAX_CPU_SECONDS
+    search = _Search(matcher.fork(), vocabulary, limit, hints, GREEDY_MASKS, seconds)
     try:
         return search.run(max(enough, GOOD_ENOUGH))
     except GrammarError:  # a state too costly to look at: nothing is promised from here
@@ -93,18 +140,20 @@ class _Search:
         probe: Matcher,
         vocabulary: Vocabulary,
         limit: int,
-        hints: Sequence[str],
+        hints: Sequence[Sequence[int]],
         num_masks: int,
+        cpu_seconds: float,
     ) -> None:
         self._probe = probe
         self._vocabulary = vocabulary
         self._choices: ClosingChoices = closing_choices(vocabulary)
         self._limit = limit
-        self._hints = [vocabulary.encode(text) for text in hints]
+        self._num_own_hints = len(hints)
+        self._hints = [*hints, *self._choices.usual_hints]
         self._mask: Bitmask = np.zeros(vocabulary.bitmask_words, np.uint32)
         self._masks_left = num_masks
-        self._ends_at = time.thread_time() + MAX_CPU_SECONDS
-        self._path: list[int] = []  # accepted by the probe
+        self._ends_at = time.thread_time() + cpu_seconds
+        self.path: list[int] = []  # accepted by the probe
 
     def run(self, enough: int) -> list[int] | None:
         forks: list[_Fork] = []
@@ -114,7 +163,7 @@ class _Search:
         while index < len(forks) and self._masks_left > 0:
             if best is not None and len(best) <= enough:
                 break
-            fork, path = forks[index], list(self._path)
+            fork, path = forks[index], list(self.path)
             index += 1
             for other in fork.others:
                 self._rewind(fork.num_before)
@@ -122,7 +171,7 @@ class _Search:
                 most = self._limit if best is None else len(best) - 1
                 found = self._take([other], most) and self._follow(most, later)
                 if found:
-                    best, path = found, list(self._path)
+                    best, path = found, list(self.path)
                     forks[index:] = later
             self._replay(path)
         return best
@@ -131,25 +180,28 @@ class _Search:
         """Go on greedily from the probe's state; the whole completion if it fits into most."""
         unchanged, last = 0, b""
         num_seen: Counter[bytes] = Counter()
-        while len(self._path) < most and self._masks_left > 0 and unchanged < MAX_UNCHANGED:
-            forced = self._probe.forced_tokens(most - len(self._path))
+        while len(self.path) < most and self._masks_left > 0 and unchanged < MAX_UNCHANGED:
+            forced = self._probe.forced_tokens(most - len(self.path))
             if forced and self._take(forced, most):
                 if self._probe.is_finished:
-                    return list(self._path)
+                    return list(self.path)
                 continue
             self._masks_left -= 1
             self._probe.fill(self._mask)
             end = self._choices.end(self._mask)
             if end is not None:
-                return [*self._path, end]
+                return [*self.path, end]
             data = self._mask.tobytes()
             unchanged, last = (unchanged + 1 if data == last else 0), data
-            if unchanged % 3 == 1 and self._take_hint(unchanged // 3, most):
+            if unchanged == 0 and self._choices.is_open_text(self._mask):
+                if self._take_hint(0, self._num_own_hints, most):
+                    continue
+            elif unchanged % 3 == 1 and self._take_hint(unchanged // 3, len(self._hints), most):
                 continue
             options = self._choices.ranked(self._mask, unchanged, num_seen[data])
             num_seen[data] += 1
             if options.others:
-                forks.append(_Fork(len(self._path), options.others))
+                forks.append(_Fork(len(self.path), options.others))
             if options.first is None or not self._take([options.first], most):
                 return None
         return None
@@ -157,35 +209,32 @@ class _Search:
     def _take(self, token_ids: Sequence[int], most: int) -> bool:
         """Accept all of token_ids, or none. Raises GrammarError when the time is used up."""
         if time.thread_time() > self._ends_at:
-            raise GrammarError("looking for a completion takes too long")
-        if len(self._path) + len(token_ids) > most:
+            raise _OutOfTime("looking for a completion takes too long")
+        if len(self.path) + len(token_ids) > most:
             return False
         taken = self._probe.accept(token_ids)
         if taken < len(token_ids):
             self._probe.rollback(taken)
             return False
-        self._path += token_ids
+        self.path += token_ids
         return True
 
-    def _take_hint(self, turn: int, most: int) -> bool:
+    def _take_hint(self, turn: int, num_hints: int, most: int) -> bool:
         """Where nothing changes any more, try what the grammar's own text mentions."""
-        return any(
-            self._take(self._hints[(turn + k) % len(self._hints)], most)
-            for k in range(len(self._hints))
-        )
+        return any(self._take(self._hints[(turn + k) % num_hints], most) for k in range(num_hints))
 
     def _rewind(self, num_tokens: int) -> None:
-        self._probe.rollback(len(self._path) - num_tokens)
-        del self._path[num_tokens:]
+        self._probe.rollback(len(self.path) - num_tokens)
+        del self.path[num_tokens:]
 
     def _replay(self, path: list[int]) -> None:
         """Put the probe at the end of path, which shares its beginning with the present one."""
-        self._rewind(_num_equal(self._path, path))
-        rest = path[len(self._path) :]
+        self._rewind(_num_equal(self.path, path))
+        rest = path[len(self.path) :]
         taken = self._probe.accept(rest)
         if taken < len(rest):
             raise GrammarError("what was legal is not any more")  # see Matcher.renew
-        self._path = path
+        self.path = path
 
 
 def _num_equal(left: list[int], right: list[int]) -> int:

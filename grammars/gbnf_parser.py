@@ -209,6 +209,8 @@ class _Parser:
 
     def _characters(self, text: str, position: int) -> list[str]:
         """The characters of text, each escape read as one."""
+        if "\\" not in text:
+            return list(text)
         found = []
         index = 0
         while index < len(text):

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 
-from .closing_choices import closing_hints
 from .closing_search import ClosingFinder
 from .gbnf import lark_of_gbnf
+from .llguidance_errors import NO_TEXT, readable_error
 from .matcher import Bitmask, GrammarError
 from .prepared import PreparedForm, PreparedGrammar
 from .spec import MAX_WHITESPACE, JsonWhitespace
@@ -80,7 +80,7 @@ class LlguidanceEngine:
         prototype.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         _raise_if_broken(prototype)
         if not row.any():
-            raise GrammarError("no text satisfies this grammar")
+            raise GrammarError(NO_TEXT)
         return LlguidanceGrammar(self.vocabulary, prototype, compiled, source, prepared)
 
 
@@ -117,7 +117,7 @@ class LlguidanceGrammar:
         self.compiled = compiled
         self.num_bytes = _BASE_BYTES + _BYTES_PER_CHARACTER * len(source.text)
         self.dropped = prepared.dropped
-        self.closing = ClosingFinder(vocabulary, closing_hints(prepared))
+        self.closing = ClosingFinder(vocabulary, prepared)
 
     def matcher(self) -> LlguidanceMatcher:
         """A new matcher at the start."""
@@ -225,7 +225,7 @@ class LlguidanceMatcher:
 
     def closing_tokens(self, limit: int, enough: int = 0) -> list[int] | None:
         """A short legal completion, the end token included."""
-        return self._grammar.closing.find(self, limit, enough, not self._tokens)
+        return self._grammar.closing.find(self, limit, enough, len(self._tokens))
 
     def _num_before_end(self, ids: list[int]) -> int:
         """How many ids come before the first end token or id outside the vocabulary."""
@@ -275,13 +275,7 @@ def grammar_source(prepared: PreparedGrammar) -> GrammarSource:
 
 def _raise_if_broken(native: LLMatcher) -> None:
     if native.is_error():
-        raise GrammarError(_first_line(native.get_error()))
-
-
-def _first_line(text: str) -> str:
-    """The library's message without the dump of its state that follows."""
-    line = text.strip().partition("\n")[0].partition("<state>")[0].strip()
-    return line or "the grammar cannot be enforced"
+        raise GrammarError(readable_error(native.get_error()))
 
 
 @lru_cache(maxsize=8)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 
+from .gbnf import lark_of_gbnf
 from .json_schema.compiler import compile_schema
 from .json_schema.regex_lark import literal
 from .json_schema.schema_text import parse_json
@@ -27,7 +28,7 @@ _ENDS_IN_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 
 _FORMS = {
     GrammarKind.REGEX: PreparedForm.REGEX,
-    GrammarKind.EBNF: PreparedForm.EBNF,
+    GrammarKind.EBNF: PreparedForm.LARK,
     GrammarKind.LARK: PreparedForm.LARK,
 }
 
@@ -48,7 +49,9 @@ def prepare(spec: GrammarSpec) -> PreparedGrammar:
         case _:
             _check_text(spec)
             text = spec.text
-            if spec.kind is GrammarKind.LARK:
+            if spec.kind is GrammarKind.EBNF:
+                text = lark_of_gbnf(text)
+            if spec.kind is not GrammarKind.REGEX:
                 text = f"{text}\n{NO_FORCING}\n"  # last, where it overrides what text says
             return PreparedGrammar(
                 GrammarEngine.LLGUIDANCE, _FORMS[spec.kind], text, spec.whitespace

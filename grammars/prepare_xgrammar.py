@@ -6,6 +6,7 @@ The same checks, then an allow-list of what that engine enforces exactly; all el
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 from .json_schema.for_xgrammar import check_for_xgrammar
@@ -14,6 +15,11 @@ from .matcher import GrammarError
 from .prepare import prepare
 from .prepared import GrammarEngine, PreparedForm, PreparedGrammar
 from .spec import GrammarKind, GrammarSpec
+
+# ^ but for the first, and $ but for the last, outside of escapes and classes.
+_ANCHOR_INSIDE = re.compile(
+    r"\A\^?+(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[$^])*(?P<anchor>\^|\$(?!\Z))", re.DOTALL
+)
 
 
 def prepare_for_xgrammar(spec: GrammarSpec) -> PreparedGrammar:
@@ -26,8 +32,16 @@ def prepare_for_xgrammar(spec: GrammarSpec) -> PreparedGrammar:
         case GrammarKind.CHOICE:
             options = " | ".join(json.dumps(one) for one in json.loads(spec.text))
             return replace(checked, form=PreparedForm.EBNF, text=f"root ::= {options}\n")
-        case GrammarKind.REGEX | GrammarKind.EBNF:
+        case GrammarKind.REGEX:
+            if (found := _ANCHOR_INSIDE.search(spec.text)) is not None:
+                raise GrammarError(
+                    f"regex: {found['anchor']} at character {found.start('anchor') + 1} is ignored "
+                    "by xgrammar, which matches the whole output; leave it out"
+                )
             return checked
+        case GrammarKind.EBNF:
+            # prepare has refused rules without an end, in which this engine looks for one for ever.
+            return replace(checked, form=PreparedForm.EBNF, text=spec.text)
     raise GrammarError(
         f"{spec.kind.value} is not available with xgrammar; start the server with "
         "--grammar-backend auto"

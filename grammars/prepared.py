@@ -27,10 +27,22 @@ class PreparedForm(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """What following a grammar for a while has shown, for the tokens of one model.
+
+    closing: a short whole output as token ids, None if none was found. hints: see closing_hints.
+    """
+
+    closing: tuple[int, ...] | None
+    hints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedGrammar:
     """The result of checking and rewriting a GrammarSpec; compiling it is the engine's part.
 
-    dropped: JSON pointers of keywords left out because the spec allowed it.
+    dropped: JSON pointers of keywords left out because the spec allowed it. trial: once it was
+    tried out.
     """
 
     engine: GrammarEngine
@@ -38,3 +50,4 @@ class PreparedGrammar:
     text: str
     whitespace: JsonWhitespace
     dropped: tuple[str, ...] = ()
+    trial: Trial | None = None

@@ -68,13 +68,19 @@ def compile_thinking(
     compile_answer: Callable[[PreparedGrammar], Grammar],
 ) -> ThinkingGrammar:
     """Compile what prepare_thinking made; compile_answer is for the answer's own grammar."""
-    value = json.loads(prepared.text)
-    answer = value["answer"]
-    inner = None
-    if answer is not None:
-        form = PreparedForm(answer["form"])
-        inner = compile_answer(replace(prepared, form=form, text=answer["text"]))
-    return ThinkingGrammar(ThinkingRule(**value["rule"]), inner, vocabulary)
+    rule = ThinkingRule(**json.loads(prepared.text)["rule"])
+    answer = answer_of(prepared)
+    return ThinkingGrammar(rule, None if answer is None else compile_answer(answer), vocabulary)
+
+
+def answer_of(prepared: PreparedGrammar) -> PreparedGrammar | None:
+    """The grammar of the answer, if prepared is of thinking first; else prepared itself."""
+    if prepared.form is not PreparedForm.THINKING:
+        return prepared
+    answer = json.loads(prepared.text)["answer"]
+    if answer is None:
+        return None
+    return replace(prepared, form=PreparedForm(answer["form"]), text=answer["text"])
 
 
 class ThinkingGrammar:
@@ -84,12 +90,12 @@ class ThinkingGrammar:
         self.num_bytes = 1000 + (0 if answer is None else answer.num_bytes)
         self.dropped: Sequence[str] = () if answer is None else answer.dropped
         self._rule = rule
-        self._answer = answer
+        self.answer = answer
         self._masks = _masks(vocabulary, rule.closer, answer is not None)
 
     def matcher(self) -> ThinkingMatcher:
         """A new matcher at the start."""
-        answer = None if self._answer is None else self._answer.matcher()
+        answer = None if self.answer is None else self.answer.matcher()
         return ThinkingMatcher(self._rule, self._masks, answer)
 
 

@@ -3,7 +3,7 @@
 Importing it brings torch. What it does differently is hidden here: control tokens are spelled so
 that they never match text, JSON strings have one spelling per character, so that neither a lone
 surrogate nor a second spelling of a declared key gets through, and forced text is cut into tokens
-as the tokenizer would.
+as the tokenizer would, which are then the only legal ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import xgrammar as xgr
 
 from .canonical_cut import CanonicalCut, canonical_cut
-from .closing_choices import closing_hints, legal_ids
+from .closing_choices import legal_ids
 from .closing_search import ClosingFinder
 from .matcher import Bitmask, GrammarError
 from .prepared import PreparedForm, PreparedGrammar
@@ -98,7 +98,7 @@ class XgrammarGrammar:
         self.vocabulary = vocabulary
         self.cut: CanonicalCut = canonical_cut(vocabulary)
         self.dropped = prepared.dropped
-        self.closing = ClosingFinder(vocabulary, closing_hints(prepared))
+        self.closing = ClosingFinder(vocabulary, prepared)
         self._compiled = compiled
 
     @property
@@ -131,6 +131,10 @@ class XgrammarMatcher:
     def fill(self, bitmask: Bitmask) -> None:
         """Write the legal next ids."""
         assert not self.is_finished, "fill of a finished matcher"
+        self._fill(bitmask)
+        self._narrow(bitmask)
+
+    def _fill(self, bitmask: Bitmask) -> None:
         # The library's type wants its own name for what DLPack allows: any array.
         row: Any = bitmask.view(np.int32).reshape(1, -1)
         self._native.fill_next_token_bitmask(row, 0)
@@ -150,7 +154,17 @@ class XgrammarMatcher:
         )
         # The library sets the bits past the last id.
         bitmask[indices, -1] &= matchers[0][1]._grammar.vocabulary.last_word
+        for row, matcher in matchers:
+            matcher._narrow(bitmask[row])
         return []
+
+    def _narrow(self, bitmask: Bitmask) -> None:
+        """Where text is forced leave the tokenizer's own token of it: what a jump would take."""
+        text = self._native.find_jump_forward_string()
+        ids = self._grammar.cut.tokens(self._history, text) if text else []
+        if ids:
+            bitmask[:] = 0
+            bitmask[ids[0] // 32] = np.uint32(1 << ids[0] % 32)
 
     def accept(self, token_ids: Sequence[int]) -> int:
         """Take the legal ones of token_ids up to the first that is not."""
@@ -191,12 +205,12 @@ class XgrammarMatcher:
         if not self._native.is_completed():
             return False
         row = np.zeros(self._grammar.vocabulary.bitmask_words, np.uint32)
-        self.fill(row)
+        self._fill(row)
         return legal_ids(row) == list(self._grammar.vocabulary.end_ids)
 
     def closing_tokens(self, limit: int, enough: int = 0) -> list[int] | None:
         """A short legal completion, the end token included."""
-        return self._grammar.closing.find(self, limit, enough, not self._history)
+        return self._grammar.closing.find(self, limit, enough, len(self._history))
 
 
 def _spelled(vocabulary: Vocabulary) -> list[bytes]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, Literal
 
+from .body_threads import BodyThreads
 from .errors import ProgramError
 from .loop_thread import shared_loop, wait
 
 ErrorPolicy = Literal["raise", "return"]
 Item = dict[str, Any] | tuple[Any, ...]
-Start = Callable[[Item, ThreadPoolExecutor, bool], Coroutine[Any, Any, Any]]
+Start = Callable[[Item, BodyThreads, bool], Coroutine[Any, Any, Any]]
 
 
 def run_batch(
@@ -53,8 +53,8 @@ async def run_batch_async(
     with ExitStack() as stack:
         advance = _bar(stack, len(items)) if progress_bar else _nothing
         # Threads of its own: a program of this batch may run a batch itself and wait for it.
-        threads = ThreadPoolExecutor(max(1, concurrency), thread_name_prefix="batch")
-        stack.callback(threads.shutdown, wait=False)
+        threads = BodyThreads(concurrency)
+        stack.callback(threads.close)
 
         async def work() -> None:
             for index, item in left:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, overload
 
 from .errors import ProgramError
+from .loop_thread import wait, wait_async
 from .state import ProgramState
 from .variables import Variable
 
@@ -68,9 +71,11 @@ class Branches(Sequence[ProgramState]):
     def join(self) -> None:
         """Wait for all branches; each new variable becomes a list in the parent, by branch.
 
-        A branch without the variable has None there. Raises the first branch's error.
+        A branch without the variable has None there. Raises the error of the branch that fails
+        first, without waiting for the others.
         """
-        for state in self._states:
+        wait(self._all_idle(), self._parent.run.seconds_left())
+        for state in self._failed_first():
             state.sync()
         values = [
             {name: state[name] for name in state.names_since(self._known)} for state in self._states
@@ -79,13 +84,35 @@ class Branches(Sequence[ProgramState]):
 
     async def ajoin(self) -> None:
         """The same in an async program."""
-        for state in self._states:
+        await wait_async(self._all_idle(), self._parent.run.seconds_left())
+        for state in self._failed_first():
             await state.async_sync()
         values = [
             {name: await state.aget(name) for name in state.names_since(self._known)}
             for state in self._states
         ]
         self._gather(values)
+
+    def _all_idle(self) -> Future[None]:
+        """Done when no branch has anything left to execute, or one has failed; never fails."""
+        done: Future[None] = Future()
+        lock = threading.Lock()
+        left = len(self._states)
+
+        def ended(one: Future[None]) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                is_last = not done.done() and (left == 0 or one.exception() is not None)
+                if is_last:
+                    done.set_result(None)
+
+        for state in self._states:
+            state.idle().add_done_callback(ended)
+        return done
+
+    def _failed_first(self) -> list[ProgramState]:
+        return sorted(self._states, key=lambda state: not state.has_failed)
 
     def _gather(self, values: list[dict[str, Any]]) -> None:
         for name in dict.fromkeys(name for one in values for name in one):

@@ -23,13 +23,14 @@ class ChoicesMethod(Enum):
 class ChoiceScore:
     """Log-probabilities of one choice's tokens after the text, and of the tokens by themselves.
 
+    None stands for one that early exit has left out: the choice cannot win, or has won already.
     unconditional is None unless the method needs it, and counts its first token, which follows
     nothing, as 0.
     """
 
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    unconditional: tuple[float, ...] | None = None
+    token_ids: tuple[int | str, ...]  # their texts, from a backend that gives no ids
+    logprobs: tuple[float | None, ...]
+    unconditional: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,10 @@ class Decision:
 
 
 def decide(method: ChoicesMethod, scores: Sequence[ChoiceScore]) -> Decision:
-    """The winner of scores by method; there is at least one, and none is without tokens."""
+    """The winner of scores by method; there is at least one, and none is without tokens.
+
+    What early exit has left out must be such that no value could change the winner.
+    """
     means = [_mean(one.logprobs) for one in scores]
     meta: dict[str, Any] = {
         "choices_method": method.value,
@@ -53,28 +57,30 @@ def decide(method: ChoicesMethod, scores: Sequence[ChoiceScore]) -> Decision:
     if method is ChoicesMethod.TOKEN_LENGTH_NORMALIZED:
         return Decision(_first_best(means), meta)
     if method is ChoicesMethod.GREEDY_TOKEN_SELECTION:
-        left = _greedy_survivors(scores, means)
-        meta["greedy_logprob_matrix"] = _padded(scores, means)
-        return Decision(left[0], meta)
+        matrix = _padded(scores, means)
+        meta["greedy_logprob_matrix"] = matrix
+        return Decision(_greedy_survivors(matrix)[0], meta)
     gains = [_mean(_gains(one)) for one in scores]
     meta["unconditional_token_logprobs"] = [list(one.unconditional or ()) for one in scores]
     meta["normalized_unconditional_prompt_logprobs"] = gains
     return Decision(_first_best(gains), meta)
 
 
-def _greedy_survivors(scores: Sequence[ChoiceScore], means: list[float]) -> list[int]:
+def _greedy_survivors(matrix: list[list[float | None]]) -> list[int]:
     """Those that have the largest log-probability at the first token, of these at the second..."""
-    matrix = _padded(scores, means)
-    left = list(range(len(scores)))
+    left = list(range(len(matrix)))
     for column in range(len(matrix[0])):
-        best = max(matrix[row][column] for row in left)
-        left = [row for row in left if matrix[row][column] == best]
         if len(left) == 1:
             break
+        values = [matrix[row][column] for row in left]
+        best = max(one for one in values if one is not None)
+        left = [row for row, value in zip(left, values, strict=True) if value == best]
     return left
 
 
-def _padded(scores: Sequence[ChoiceScore], means: list[float]) -> list[list[float]]:
+def _padded(
+    scores: Sequence[ChoiceScore], means: Sequence[float | None]
+) -> list[list[float | None]]:
     width = max(len(one.logprobs) for one in scores)
     return [
         [*one.logprobs, *[mean] * (width - len(one.logprobs))]
@@ -82,14 +88,18 @@ def _padded(scores: Sequence[ChoiceScore], means: list[float]) -> list[list[floa
     ]
 
 
-def _gains(score: ChoiceScore) -> list[float]:
+def _gains(score: ChoiceScore) -> list[float | None]:
     assert score.unconditional is not None
-    return [a - b for a, b in zip(score.logprobs, score.unconditional, strict=True)]
+    pairs = zip(score.logprobs, score.unconditional, strict=True)
+    return [None if a is None or b is None else a - b for a, b in pairs]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where a value is left out."""
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def _first_best(values: list[float]) -> int:
-    return max(range(len(values)), key=values.__getitem__)
+def _first_best(values: Sequence[float | None]) -> int:
+    known = [(value, -index) for index, value in enumerate(values) if value is not None]
+    return -max(known)[1]

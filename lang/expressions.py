@@ -13,6 +13,7 @@ from typing import Any
 from .choices import ChoicesMethod
 from .errors import ProgramError
 from .sampling import Sampling
+from .tools import ToolCall, ToolOffer
 from .value_types import TEXT, ValueType
 
 
@@ -52,6 +53,7 @@ class Gen(Expression):
     sampling: Sampling = field(default_factory=Sampling)
     value_type: ValueType = TEXT
     logprobs: LogprobRequest | None = None
+    tools: ToolOffer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Select(Expression):
     name: str | None
     choices: tuple[str, ...]
     method: ChoicesMethod
+    early_exit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,14 @@ class Role(Expression):
 
     role: str
     body: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult(Expression):
+    """A message with what a call of the model has given."""
+
+    call: ToolCall
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import regex as regex_dialect
 
 from .choices import ChoicesMethod
 from .errors import ProgramError
 from .expressions import Gen, LogprobRequest, Select
 from .sampling import Sampling
+from .tools import ToolOffer, tool_offer
 from .value_types import TEXT, ValueType, type_of_dtype, type_of_schema
 
 
@@ -45,14 +47,22 @@ def gen(
     regex: str | None = None,
     json_schema: Any = None,  # a dict, its text, a pydantic model or a dataclass
     ebnf: str | None = None,
+    tools: Sequence[Callable[..., Any] | Mapping[str, Any]] | None = None,
+    tool_choice: str | None = None,
+    parallel_tool_calls: bool | None = None,
 ) -> Gen | Select:
     """What the model writes next; its text joins the state's, its value becomes s[name].
 
     The value is text, or of dtype (int, float, bool, str), or an instance of the class given as
     json_schema. With n above 1 it is a list, and the text goes on with the first. choices makes it
-    a select. Raises ProgramError for more than one of dtype, choices, regex, json_schema and ebnf.
+    a select. tools are functions or dicts in OpenAI's form that the model may call instead of
+    writing text: s.tool_calls(name) has the calls; tool_choice is "auto", "none", "required" or a
+    tool's name. Raises ProgramError for more than one of dtype, choices, regex, json_schema, ebnf
+    and tools.
     """
-    _check_one_form(dtype=dtype, choices=choices, regex=regex, json_schema=json_schema, ebnf=ebnf)
+    _check_one_form(
+        dtype=dtype, choices=choices, regex=regex, json_schema=json_schema, ebnf=ebnf, tools=tools
+    )
     if choices is not None:
         return select(name, choices, choices_method=choices_method)
     if regex is not None:
@@ -86,7 +96,13 @@ def gen(
     logprobs = LogprobRequest(
         top_logprobs_num or 0, logprob_start_len, bool(return_text_in_logprobs)
     )
-    return Gen(name, sampling, value_type, logprobs if wants_logprobs else None)
+    return Gen(
+        name,
+        sampling,
+        value_type,
+        logprobs if wants_logprobs else None,
+        _offer(name, tools, tool_choice, parallel_tool_calls, wants_logprobs),
+    )
 
 
 def gen_int(name: str | None = None, max_tokens: int | None = None, **fields: Any) -> Gen | Select:
@@ -106,11 +122,15 @@ def select(
     choices: Sequence[str] | None = None,
     temperature: float = 0.0,
     choices_method: ChoicesMethod | str = ChoicesMethod.TOKEN_LENGTH_NORMALIZED,
+    *,
+    early_exit: bool = False,
 ) -> Select:
     """The most likely of choices here; it joins the text and becomes s[name].
 
-    All choices are scored in one call. Raises ProgramError for choices that are no list of
-    different, non-empty texts, and for a temperature: nothing is drawn.
+    All choices are scored in one call. early_exit: scores of choices that cannot win any more may
+    be left out, and are None in the meta info; worth it with many choices, and with
+    greedy_token_selection, which the first token often decides. Raises ProgramError for choices
+    that are no list of different, non-empty texts, and for a temperature: nothing is drawn.
     """
     if choices is None or isinstance(choices, str) or not choices:
         raise ProgramError(f"choices of {name!r} must be a list with at least one text")
@@ -121,7 +141,7 @@ def select(
         raise ProgramError(f"choices of {name!r} has the same text twice")
     if temperature > 1e-5:
         raise ProgramError(f"temperature of {name!r} is {temperature}; select takes the best: 0")
-    return Select(name, tuple(choices), _method(choices_method))
+    return Select(name, tuple(choices), _method(choices_method), early_exit)
 
 
 def _check_one_form(**forms: object) -> None:
@@ -130,11 +150,29 @@ def _check_one_form(**forms: object) -> None:
         raise ProgramError(f"gen has {' and '.join(given)}; an output follows one of them")
 
 
-def _check_regex(regex: str) -> None:
+def _check_regex(pattern: str) -> None:
+    """Refuse what is none in any dialect; what a server does not know of the rest it says."""
     try:
-        re.compile(regex)
-    except re.error as error:
-        raise ProgramError(f"regex {regex[:80]!r} is none: {error}") from None
+        regex_dialect.compile(pattern)
+    except regex_dialect.error as error:
+        raise ProgramError(f"regex {pattern[:80]!r} is none: {error}") from None
+
+
+def _offer(
+    name: str | None,
+    tools: Sequence[Callable[..., Any] | Mapping[str, Any]] | None,
+    choice: str | None,
+    parallel: bool | None,
+    wants_logprobs: bool,
+) -> ToolOffer | None:
+    if tools is None:
+        for field, value in (("tool_choice", choice), ("parallel_tool_calls", parallel)):
+            if value is not None:
+                raise ProgramError(f"{name!r} has {field} without tools")
+        return None
+    if wants_logprobs:
+        raise ProgramError(f"{name!r} has tools and log-probabilities; ask for one of them")
+    return tool_offer(tools, choice, parallel)
 
 
 def _value_type(dtype: type | None, json_schema: Any) -> ValueType:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from contextlib import aclosing
 
-from .choices import ChoicesMethod, decide
+from .backends.protocol import Output
+from .caller import current_caller
+from .choices import decide
 from .errors import LanguageError, ProgramCancelled
 from .expressions import Gen, Select
 from .loop_thread import wait_async
 from .run import Run
+from .sampling import Sampling
 from .steps import (
     AddText,
     Adopt,
@@ -43,6 +47,7 @@ class Interpreter:
         self.error: BaseException | None = None
         self.error_was_seen = False
         self._run = run
+        self._caller = run.new_caller()
         self._lock = threading.Lock()
         self._steps: deque[Step] = deque()
         self._is_busy = False
@@ -95,6 +100,7 @@ class Interpreter:
 
     async def _drain(self) -> None:
         self._task = asyncio.current_task()
+        current_caller.set(self._caller)  # of this task only
         step: Step | None = None
         try:
             while (step := self._next()) is not None:
@@ -152,8 +158,8 @@ class Interpreter:
             case AddText(text):
                 self.transcript.add(text)
                 self.feed.add(None, text)
-            case OpenRole(role):
-                self.transcript.open(role)
+            case OpenRole(role, call_id):
+                self.transcript.open(role, call_id)
             case CloseRole():
                 self.transcript.close()
             case OpenScope(mark):
@@ -199,9 +205,8 @@ class Interpreter:
             await self._generate(step.op, step.variable)
 
     async def _select(self, op: Select, variable: Variable) -> None:
-        needs_unconditional = op.method is ChoicesMethod.UNCONDITIONAL_LIKELIHOOD_NORMALIZED
         scores = await self._run.backend.score(
-            self.transcript.prompt(), op.choices, needs_unconditional
+            self.transcript.prompt(), op.choices, op.method, op.early_exit
         )
         decision = decide(op.method, scores)
         choice = op.choices[decision.winner]
@@ -211,30 +216,51 @@ class Interpreter:
 
     async def _generate(self, op: Gen, variable: Variable) -> None:
         sampling = op.sampling.over(self._run.defaults)
-        prompt, backend = self.transcript.prompt(), self._run.backend
-        if self._run.streams and (sampling.n or 1) == 1:
-            shown = 0
-            last = None
-            async with aclosing(backend.stream(prompt, sampling, op.logprobs)) as outputs:
-                async for last in outputs:
-                    self.feed.add(variable, last.text[shown:])
-                    shown = len(last.text)
-            assert last is not None, f"{backend.name} streamed nothing"
-            self.transcript.add(last.text)
-            outputs_done = [last]
-        else:
-            outputs_done = await backend.generate(prompt, sampling, op.logprobs)
-            self._write(outputs_done[0].text, variable)
+        outputs = await self._outputs(op, sampling, variable)
+        self.transcript.add(outputs[0].text)
         values = [
-            op.value_type.value(one.text, op.name, one.meta.get("finish_reason"))
-            for one in outputs_done
+            op.value_type.value(one.text, op.name, one.meta.get("finish_reason")) for one in outputs
         ]
-        metas = [one.meta for one in outputs_done]
+        metas = [one.meta for one in outputs]
+        if op.tools is not None:
+            calls = [tuple(op.tools.with_function(call) for call in one.calls) for one in outputs]
+            self.transcript.call(calls[0])
+            metas = [
+                {**meta, "tool_calls": list(own)} for meta, own in zip(metas, calls, strict=True)
+            ]
         if (sampling.n or 1) > 1:
             variable.set(values, metas)
         else:
             variable.set(values[0], metas[0])
         self.feed.wake()
+
+    async def _outputs(self, op: Gen, sampling: Sampling, variable: Variable) -> list[Output]:
+        """What the model writes, also fed to those who read along."""
+        prompt, backend = self.transcript.prompt(), self._run.backend
+        if self._run.streams and op.tools is None:
+            streamed = backend.stream(prompt, sampling, op.logprobs)
+            return await self._follow(streamed, sampling.n or 1, variable)
+        if op.tools is not None:
+            outputs = await backend.call_tools(prompt, sampling, op.tools)
+        else:
+            outputs = await backend.generate(prompt, sampling, op.logprobs)
+        for index, one in enumerate(outputs):
+            self.feed.add(variable, one.text, index)
+        return outputs
+
+    async def _follow(
+        self, streamed: AsyncGenerator[Output, None], num_samples: int, variable: Variable
+    ) -> list[Output]:
+        newest: dict[int, Output] = {}
+        async with aclosing(streamed):
+            async for one in streamed:
+                before = newest.get(one.index)
+                shown = 0 if before is None else len(before.text)
+                self.feed.add(variable, one.text[shown:], one.index)
+                newest[one.index] = one
+        missing = [index for index in range(num_samples) if index not in newest]
+        assert not missing, f"{self._run.backend.name} streamed nothing for samples {missing}"
+        return [newest[index] for index in range(num_samples)]
 
     def _write(self, text: str, variable: Variable) -> None:
         self.transcript.add(text)

@@ -10,15 +10,18 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import uvloop
 
 from .errors import DeadlinePassed, ProgramError
 
 T = TypeVar("T")
+
+
+Park: TypeAlias = Callable[[concurrent.futures.Future[Any], float | None], None]
 
 
 class LoopThread:
@@ -57,6 +60,11 @@ class LoopThread:
         task.add_done_callback(self._tasks.discard)
 
 
+class _OfThread(threading.local):
+    park: Park | None = None
+
+
+_thread = _OfThread()
 _lock = threading.Lock()
 _current: LoopThread | None = None
 
@@ -75,17 +83,31 @@ def wait(future: concurrent.futures.Future[T], timeout_seconds: float | None = N
 
     Raises ProgramError on the shared loop, where blocking would stop what is waited for.
     """
-    if not future.done() and shared_loop().is_current():
-        raise ProgramError(
-            "an async program would block here: use `await s.aget(name)`, `await s.atext()` or "
-            "`await branches.ajoin()`"
-        )
+    left_seconds = timeout_seconds
+    if not future.done():
+        if shared_loop().is_current():
+            raise ProgramError(
+                "an async program would block here: use `await s.aget(name)`, `await s.atext()` or "
+                "`await branches.ajoin()`"
+            )
+        # Whoever runs an event loop of its own cannot be put aside: the loop is the thread's.
+        if _thread.park is not None and asyncio._get_running_loop() is None:
+            _thread.park(future, timeout_seconds)
+            left_seconds = 0.0
     try:
-        return future.result(timeout_seconds)
+        return future.result(left_seconds)
     except TimeoutError:
         if future.done():
             raise  # the error of what was waited for
         raise DeadlinePassed(f"no value within {timeout_seconds} seconds") from None
+
+
+def set_parking(park: Park | None) -> None:
+    """In this thread, let wait call park(future, timeout_seconds) instead of blocking.
+
+    park returns when future is done or the time has passed.
+    """
+    _thread.park = park
 
 
 async def wait_async(
@@ -95,6 +117,9 @@ async def wait_async(
     if not future.done():
         here: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda _: _wake(here))
+        if timeout_seconds is None:
+            await here
+            return future.result()
         try:
             async with asyncio.timeout(timeout_seconds):
                 await here
@@ -104,8 +129,12 @@ async def wait_async(
 
 
 def _wake(here: asyncio.Future[None]) -> None:
+    loop = here.get_loop()
+    if asyncio._get_running_loop() is loop:
+        _set(here)
+        return
     with suppress(RuntimeError):  # that loop is closed: nobody waits any more
-        here.get_loop().call_soon_threadsafe(_set, here)
+        loop.call_soon_threadsafe(_set, here)
 
 
 def _set(here: asyncio.Future[None]) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .backends.protocol import Backend
+from .choices import ChoicesMethod
 from .errors import ProgramError, Unsupported
 from .expressions import Gen, Select
 from .sampling import Sampling
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(slots=True)
@@ -67,10 +68,11 @@ class Outline:
             )
         self._check_place(backend)
         if isinstance(op, Select):
-            if not backend.abilities.scores_choices:
-                raise Unsupported(f"{backend.name} cannot score choices, as select needs")
+            _check_select(op, backend)
         else:
             _check_fields(op, defaults, backend)
+            if op.tools is not None:
+                self._check_tools(op, backend)
         self.has_plain_text = self.open_role is None
         self.open_is_empty = False
 
@@ -86,16 +88,47 @@ class Outline:
             raise Unsupported(f"{backend.name} takes plain text only; leave the roles out")
         if abilities.goes_on_in_messages:
             return
-        if self.open_role != "assistant" or not self.open_is_empty:
+        if self.open_role != "assistant":
+            raise Unsupported(
+                f"{backend.name} writes messages of the assistant only; this output stands in "
+                f"{self.open_role}(...)"
+            )
+        if not self.open_is_empty and not abilities.goes_on_in_assistant:
             raise Unsupported(
                 f"{backend.name} writes whole messages of the assistant only; a gen must be all "
                 "that is in an assistant(...)"
             )
 
+    def _check_tools(self, op: Gen, backend: Backend) -> None:
+        if not backend.abilities.calls_tools:
+            raise Unsupported(f"{backend.name} takes no tools, which {op.name!r} offers")
+        if self.open_role != "assistant" or not self.open_is_empty:
+            raise ProgramError(
+                f"{op.name!r} offers tools; such a gen must be all that is in an assistant(...)"
+            )
+
+
+def _check_select(op: Select, backend: Backend) -> None:
+    if not backend.abilities.scores_choices:
+        hint = backend.abilities.scoring_hint
+        raise Unsupported(f"{backend.name} cannot score choices, as select needs{hint}")
+    is_relative = op.method is ChoicesMethod.UNCONDITIONAL_LIKELIHOOD_NORMALIZED
+    if is_relative and not backend.abilities.scores_unconditionally:
+        raise Unsupported(
+            f"{backend.name} cannot compare choices by {op.method.value}, as {op.name!r} does; "
+            "use another choices_method"
+        )
+
 
 def _check_fields(op: Gen, defaults: Sampling, backend: Backend) -> None:
-    for name in op.sampling.over(defaults).explicit():
+    for name in op.sampling.over(defaults).names():
         if name not in backend.abilities.sampling_fields:
             raise Unsupported(f"{backend.name} has no {name}, which {op.name!r} sets")
     if op.logprobs is not None and not backend.abilities.gives_logprobs:
         raise Unsupported(f"{backend.name} gives no log-probabilities, which {op.name!r} asks for")
+    asks_for_prompt = op.logprobs is not None and op.logprobs.prompt_start is not None
+    if asks_for_prompt and not backend.abilities.gives_prompt_logprobs:
+        raise Unsupported(
+            f"{backend.name} gives no log-probabilities of the prompt, which {op.name!r} asks for "
+            "by logprob_start_len"
+        )

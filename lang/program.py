@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from .backends.default import backend_for
 from .batch import ErrorPolicy, run_batch, run_batch_async
-from .errors import ProgramCancelled, ProgramError
+from .body_threads import BodyThreads
+from .errors import LanguageError, ProgramCancelled, ProgramError
 from .loop_thread import shared_loop, wait, wait_async
 from .prefix_gate import PrefixGate
+from .recorder import Placeholder, Recording
 from .run import Run
-from .sampling import FIELDS, Sampling, sampling_from
+from .sampling import FIELDS, NAMES_IN_GEN, Sampling, sampling_from
 from .state import ProgramState, running_program
-
-# Threads in which plain functions of arun and stream=True run at once; others wait. They are made
-# as needed. An async program needs none.
-MAX_BODY_THREADS = 256
+from .trace import Trace
 
 
 def function(body: Callable[..., Any]) -> Program:
@@ -70,6 +67,7 @@ class Program:
         backend: Any = None,  # a Backend or an Engine; None: the default one
         stream: bool = False,
         timeout_seconds: float | None = None,
+        pin_prefix_seconds: float | None = None,
         **keywords: Any,
     ) -> ProgramState:
         """Execute and wait for everything in it; return the state.
@@ -77,12 +75,13 @@ class Program:
         keywords are the function's own, or sampling fields that hold where a gen sets none. Raises
         what the program raises, or what stopped it or one of its branches. stream: return at once;
         the state's iterators and variables follow the program, which runs in a thread.
+        pin_prefix_seconds: keep the prompt of the first call in the backend's cache for so long.
         """
-        state, arguments = self._prepare(args, keywords, backend, stream, timeout_seconds)
+        gate = _own_gate(backend, pin_prefix_seconds)
+        state, arguments = self._prepare(args, keywords, backend, stream, timeout_seconds, gate)
         if stream:
             state.begin_body()
-            context = contextvars.copy_context()
-            _body_threads().submit(context.run, self._run_streamed, state, args, arguments)
+            _body_threads().start(lambda: self._run_streamed(state, args, arguments))
             return state
         try:
             if self.is_async:
@@ -104,13 +103,15 @@ class Program:
         backend: Any = None,  # as in run
         stream: bool = False,
         timeout_seconds: float | None = None,
+        pin_prefix_seconds: float | None = None,
         **keywords: Any,
     ) -> ProgramState:
         """The same from a coroutine; cancelling it ends the calls.
 
         An async program runs on the caller's loop, a plain one in a thread.
         """
-        state, arguments = self._prepare(args, keywords, backend, stream, timeout_seconds)
+        gate = _own_gate(backend, pin_prefix_seconds)
+        state, arguments = self._prepare(args, keywords, backend, stream, timeout_seconds, gate)
         if stream:
             state.begin_body()
             if self.is_async:
@@ -118,11 +119,47 @@ class Program:
                 _streamed.add(task)  # the loop itself keeps weak references only
                 task.add_done_callback(_streamed.discard)
             else:
-                context = contextvars.copy_context()
-                _body_threads().submit(context.run, self._run_streamed, state, args, arguments)
+                _body_threads().start(lambda: self._run_streamed(state, args, arguments))
             return state
         await self._finish(state, args, arguments, _body_threads())
         return state
+
+    def trace(self, *args: Any, backend: Any = None, **keywords: Any) -> Trace:
+        """Call the function without a model, and return what it is made of.
+
+        Arguments that are not given and have no default are placeholders: text whose value is not
+        known. So are the variables; a number is 0, a select takes its first choice. With a backend:
+        raises Unsupported for what that one cannot do. Raises ProgramError for a function that
+        needs more than text of a placeholder.
+        """
+        own, defaults = self._split_keywords(keywords)
+        recording = Recording(None if backend is None else backend_for(backend), defaults)
+        state = ProgramState(recording.run)
+        try:
+            given = self._signature.bind_partial(None, *args, **own).arguments
+            arguments = {**self._placeholders(given), **own}
+            if self.is_async:
+                wait(shared_loop().submit(self._await_body(state, args, arguments)))
+            else:
+                self._call_body(state, args, arguments)
+        except LanguageError:
+            raise
+        except Exception as error:
+            raise ProgramError(
+                f"{self._body.__name__} cannot be traced: {type(error).__name__}: {error}; give "
+                "trace the arguments that must be more than text"
+            ) from error
+        return Trace(recording.parts(), state.ret_value)
+
+    def _placeholders(self, given: Mapping[str, Any]) -> dict[str, Placeholder]:
+        own = self._signature.parameters.values()
+        return {
+            one.name: Placeholder("argument", one.name)
+            for one in own
+            if one.name not in given
+            and one.default is one.empty
+            and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        }
 
     def run_batch(
         self,
@@ -133,15 +170,18 @@ class Program:
         progress_bar: bool = False,
         on_error: ErrorPolicy = "raise",
         timeout_seconds: float | None = None,
+        pin_prefix_seconds: float | None = None,
         **keywords: Any,
     ) -> list[Any]:
         """Run once for each of arguments, at most concurrency at a time; results in order.
 
         on_error "raise" ends all at the first error, "return" puts each error in the place of its
-        state. timeout_seconds is for each run. What the prompts have in common is computed once.
+        state. timeout_seconds is for each run. What the prompts have in common is computed once,
+        and kept for pin_prefix_seconds if that is given.
         """
-        start = self._batch_item(backend, timeout_seconds, keywords)
-        return run_batch(start, list(arguments), concurrency, progress_bar, on_error)
+        items = list(arguments)
+        start = self._batch_item(len(items), backend, timeout_seconds, pin_prefix_seconds, keywords)
+        return run_batch(start, items, concurrency, progress_bar, on_error)
 
     async def arun_batch(
         self,
@@ -152,20 +192,27 @@ class Program:
         progress_bar: bool = False,
         on_error: ErrorPolicy = "raise",
         timeout_seconds: float | None = None,
+        pin_prefix_seconds: float | None = None,
         **keywords: Any,
     ) -> list[Any]:
         """The same from a coroutine."""
-        start = self._batch_item(backend, timeout_seconds, keywords)
-        return await run_batch_async(start, list(arguments), concurrency, progress_bar, on_error)
+        items = list(arguments)
+        start = self._batch_item(len(items), backend, timeout_seconds, pin_prefix_seconds, keywords)
+        return await run_batch_async(start, items, concurrency, progress_bar, on_error)
 
     def _batch_item(
-        self, backend: Any, timeout_seconds: float | None, keywords: dict[str, Any]
+        self,
+        num_items: int,
+        backend: Any,
+        timeout_seconds: float | None,
+        pin_seconds: float | None,
+        keywords: dict[str, Any],
     ) -> Callable[..., Coroutine[Any, Any, ProgramState]]:
         chosen = backend_for(backend)
-        gate = PrefixGate(chosen)
+        gate = PrefixGate(chosen, pin_seconds=pin_seconds, is_alone=num_items == 1)
 
         async def start(
-            item: dict[str, Any] | tuple[Any, ...], threads: ThreadPoolExecutor, is_alone: bool
+            item: dict[str, Any] | tuple[Any, ...], threads: BodyThreads, is_alone: bool
         ) -> ProgramState:
             args = () if isinstance(item, dict) else item
             own = item if isinstance(item, dict) else {}
@@ -175,7 +222,7 @@ class Program:
                 chosen,
                 False,
                 timeout_seconds,
-                None if is_alone else gate,
+                None if is_alone and pin_seconds is None else gate,
             )
             await self._finish(state, args, arguments, threads)
             return state
@@ -209,7 +256,8 @@ class Program:
         """The function's own arguments, and the sampling fields of the run."""
         own = self._signature.parameters
         takes_any = any(one.kind is one.VAR_KEYWORD for one in own.values())
-        fields = {k: v for k, v in keywords.items() if k not in own and k in FIELDS}
+        of_run = (*FIELDS, *NAMES_IN_GEN)
+        fields = {k: v for k, v in keywords.items() if k not in own and k in of_run}
         rest = {k: v for k, v in keywords.items() if k not in fields}
         if not takes_any:
             unknown = {k: v for k, v in rest.items() if k not in own}
@@ -230,7 +278,8 @@ class Program:
     ) -> None:
         token = running_program.set(state.run)
         try:
-            state.ret_value = await self._body(state, *args, **arguments)
+            body = self._body(state, *args, **arguments)
+            state.ret_value = await _within_deadline(state.run, body)
         finally:
             running_program.reset(token)
 
@@ -239,17 +288,15 @@ class Program:
         state: ProgramState,
         args: tuple[Any, ...],
         arguments: dict[str, Any],
-        threads: ThreadPoolExecutor,
+        threads: BodyThreads,
     ) -> None:
         """Execute the whole run on the current loop, its body in threads if it is plain."""
         try:
             if self.is_async:
                 await self._await_body(state, args, arguments)
             else:
-                context = contextvars.copy_context()
-                await asyncio.get_running_loop().run_in_executor(
-                    threads, context.run, self._call_body, state, args, arguments
-                )
+                work = threads.call(lambda: self._call_body(state, args, arguments))
+                await _within_deadline(state.run, work)
             await wait_async(state.run.settled())
         except BaseException as error:
             _stop(state, error)
@@ -285,6 +332,17 @@ class Program:
             state.end_body()
 
 
+async def _within_deadline(run: Run, work: Awaitable[Any]) -> Any:
+    """Wait for work, also if it waits for something else than the run's own calls."""
+    try:
+        async with asyncio.timeout(run.seconds_left()) as limit:
+            return await work
+    except TimeoutError as error:
+        if isinstance(error, LanguageError) or not limit.expired():
+            raise
+        raise run.deadline_error() from None
+
+
 def _stop(state: ProgramState, error: BaseException) -> None:
     """End what still runs: nobody will read it but through the state, which tells error."""
     if not isinstance(error, Exception):
@@ -293,21 +351,29 @@ def _stop(state: ProgramState, error: BaseException) -> None:
     state.end_body(error)
 
 
+def _own_gate(backend: Any, pin_seconds: float | None) -> PrefixGate | None:
+    """What a single run passes first; None if there is nothing to pin."""
+    if pin_seconds is None:
+        return None
+    return PrefixGate(backend_for(backend), pin_seconds=pin_seconds, is_alone=True)
+
+
 def _raise_unseen(state: ProgramState) -> None:
     error = state.unseen_error()
     if error is not None:
+        state.run.cancel(error)  # other branches may still be at work
         state.end_body(error)
         raise error
 
 
 _streamed: set[asyncio.Future[None]] = set()
 _threads_lock = threading.Lock()
-_threads: ThreadPoolExecutor | None = None
+_threads: BodyThreads | None = None
 
 
-def _body_threads() -> ThreadPoolExecutor:
+def _body_threads() -> BodyThreads:
     global _threads
     with _threads_lock:
         if _threads is None:
-            _threads = ThreadPoolExecutor(MAX_BODY_THREADS, thread_name_prefix="program")
+            _threads = BodyThreads()
         return _threads

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .expressions import Role, as_expression
+import json
+
+from .errors import ProgramError
+from .expressions import Role, ToolResult, as_expression
+from .tools import ToolCall
 
 
 def system(content: object) -> Role:
@@ -18,3 +22,16 @@ def user(content: object) -> Role:
 def assistant(content: object) -> Role:
     """A message of the assistant, most often with a gen in it."""
     return Role("assistant", as_expression(content))
+
+
+def tool_result(call: ToolCall, value: object) -> ToolResult:
+    """The message that answers a call of the model; a value that is no text becomes JSON."""
+    if isinstance(value, str):
+        return ToolResult(call, value)
+    try:
+        return ToolResult(call, json.dumps(value, ensure_ascii=False))
+    except TypeError:
+        raise ProgramError(
+            f"the result of {call.name} is of type {type(value).__name__}, which JSON does not "
+            "have; give text or JSON types"
+        ) from None

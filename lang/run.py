@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+import uuid
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from .backends.protocol import Backend
+from .caller import Caller
 from .errors import DeadlinePassed, ProgramCancelled
 from .loop_thread import LoopThread, shared_loop
 from .prefix_gate import PrefixGate
@@ -37,12 +41,19 @@ class Run:
         self.gate = gate
         self.loop: LoopThread = shared_loop()
         self.stop_error: BaseException | None = None
+        self.new_recorder: Callable[[], Interpreter] | None = None  # of a run that is only traced
+        self._program_id = uuid.uuid4().hex
+        self._branch_numbers = itertools.count()
         self._timeout_seconds = timeout_seconds
         self._deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         self._lock = threading.Lock()
         self._busy: set[Interpreter] = set()
         self._failed: list[Interpreter] = []
         self._waiting: list[Future[None]] = []
+
+    def new_caller(self) -> Caller:
+        """Ids for one more state of this run; the first state is branch 0."""
+        return Caller(self._program_id, str(next(self._branch_numbers)))
 
     def time_for_call(self) -> float:
         """Seconds that a call may take from now; raises DeadlinePassed if there are none."""
@@ -78,10 +89,14 @@ class Run:
             one.cancel()
 
     def settled(self) -> Future[None]:
-        """Done when no state has anything left to execute; it never fails."""
+        """Done when no state has anything left to execute; it never fails.
+
+        To be asked for when the program has returned: what it was not told of by then ends the run,
+        so a state that fails ends the wait.
+        """
         future: Future[None] = Future()
         with self._lock:
-            if self._busy:
+            if self._busy and not any(self._is_unseen(one) for one in self._failed):
                 self._waiting.append(future)
                 return future
         future.set_result(None)
@@ -91,7 +106,11 @@ class Run:
         """The first error of a state that the program has not been told of."""
         with self._lock:
             failed = list(self._failed)
-        return next((one.error for one in failed if not one.error_was_seen), None)
+        return next((one.error for one in failed if self._is_unseen(one)), None)
+
+    @staticmethod
+    def _is_unseen(state: Interpreter) -> bool:
+        return state.error is not None and not state.error_was_seen
 
     def began(self, state: Interpreter) -> None:
         """state has something to execute."""
@@ -104,7 +123,7 @@ class Run:
             self._busy.discard(state)
             if state.error is not None:
                 self._failed.append(state)
-            if self._busy:
+            if self._busy and not self._is_unseen(state):
                 return
             waiting, self._waiting = self._waiting, []
         for one in waiting:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any
 
 from .errors import ProgramError
@@ -40,8 +41,13 @@ class Sampling:
 
     def explicit(self) -> dict[str, Any]:
         """The fields that are set, as JSON types."""
-        values = ((name, getattr(self, name)) for name in FIELDS)
+        values = zip(FIELDS, _values_of(self), strict=True)
         return {name: _plain(value) for name, value in values if value is not None}
+
+    def names(self) -> list[str]:
+        """The names of the fields that are set."""
+        values = zip(FIELDS, _values_of(self), strict=True)
+        return [name for name, value in values if value is not None]
 
     def over(self, defaults: Sampling) -> Sampling:
         """These fields, with those of defaults where they are not set.
@@ -58,12 +64,18 @@ class Sampling:
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Sampling))
+_values_of = attrgetter(*FIELDS)  # every gen asks for all of them
 NOTHING_SET = Sampling()
+NAMES_IN_GEN = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
 GRAMMAR_FIELDS = frozenset(("regex", "json_schema", "ebnf"))
 
 
 def sampling_from(values: Mapping[str, Any], what: str) -> Sampling:
-    """Read fields given by name; raises ProgramError for one that does not exist."""
+    """Read fields given by name; raises ProgramError for one that does not exist.
+
+    max_tokens and min_tokens are what gen calls two of them.
+    """
+    values = {NAMES_IN_GEN.get(name, name): value for name, value in values.items()}
     for name in values:
         if name not in FIELDS:
             close = get_close_matches(name, FIELDS)
@@ -73,8 +85,10 @@ def sampling_from(values: Mapping[str, Any], what: str) -> Sampling:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | float):
+        return value
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence):
         return list(value)
     return value

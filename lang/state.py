@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .errors import ProgramError
-from .expressions import Expression, Gen, Role, Select, Text, as_expression, flattened
+from .expressions import Expression, Gen, Role, Select, Text, ToolResult, as_expression, flattened
 from .interpreter import Interpreter
 from .loop_thread import wait, wait_async
 from .outline import Outline
@@ -26,6 +26,8 @@ from .steps import (
     ScopeMark,
     Split,
 )
+from .text_feed import Piece
+from .tools import ToolCall
 from .transcript import Transcript
 from .variables import Variable, VariableTable
 
@@ -47,7 +49,7 @@ class ProgramState:
     def __init__(self, run: Run) -> None:
         self.ret_value: Any = None
         self._run = run
-        self._interpreter = Interpreter(run)
+        self._interpreter = _new_interpreter(run)
         self._outline = Outline()
         self._variables = VariableTable(is_open=run.streams)
         self._body: Future[None] | None = None  # of a streamed program: done when it has returned
@@ -155,6 +157,17 @@ class ProgramState:
         await self.aget(name)
         return (await self._afind(name)).meta
 
+    def tool_calls(self, name: str) -> list[ToolCall]:
+        """Wait for the variable of a gen with tools; return what the model has called.
+
+        With n above 1 these are the calls of the first output, with which the text goes on.
+        """
+        return _calls(name, self.get_meta_info(name))
+
+    async def atool_calls(self, name: str) -> list[ToolCall]:
+        """The same in an async program."""
+        return _calls(name, await self.aget_meta_info(name))
+
     def variables(self) -> dict[str, Any]:
         """Wait for all variables that the program has written so far."""
         return {name: self.get_var(name) for name in self._variables.snapshot()}
@@ -169,12 +182,12 @@ class ProgramState:
         await self.async_sync()
         return self._interpreter.transcript.text
 
-    def messages(self) -> list[dict[str, str]]:
+    def messages(self) -> list[dict[str, Any]]:
         """Wait as text() does; return the messages in OpenAI's form."""
         self.sync()
         return self._messages()
 
-    async def amessages(self) -> list[dict[str, str]]:
+    async def amessages(self) -> list[dict[str, Any]]:
         """The same in an async program."""
         await self.async_sync()
         return self._messages()
@@ -206,10 +219,11 @@ class ProgramState:
         if self._body is not None:
             self.end_body(self._run.stop_error)
 
-    def text_iter(self, name: str | None = None) -> Iterator[str]:
+    def text_iter(self, name: str | None = None, sample: int = 0) -> Iterator[str]:
         """The text of a variable, or all text, in pieces as they come.
 
-        With stream=True these are the tokens; else outputs come whole. Raises what stopped it.
+        With stream=True these are the tokens; else outputs come whole. sample: which of a gen's n
+        outputs is followed. Raises what stopped it.
         """
         with self._telling():
             variable = None if name is None else wait(self._find(name), self._patience())
@@ -219,13 +233,15 @@ class ProgramState:
                 is_last = self._is_complete(variable)
                 pieces = self._interpreter.feed.pieces_from(place)
                 place += len(pieces)
-                yield from _texts(pieces, variable)
+                yield from _texts(pieces, variable, sample)
                 if is_last:
                     break
                 wait(change, self._patience())
         self._raise_if_failed(variable)
 
-    async def text_async_iter(self, name: str | None = None) -> AsyncGenerator[str, None]:
+    async def text_async_iter(
+        self, name: str | None = None, sample: int = 0
+    ) -> AsyncGenerator[str, None]:
         """The same for `async for`, on any event loop."""
         with self._telling():
             variable = None if name is None else await self._afind(name)
@@ -235,7 +251,7 @@ class ProgramState:
                 is_last = self._is_complete(variable)
                 pieces = self._interpreter.feed.pieces_from(place)
                 place += len(pieces)
-                for text in _texts(pieces, variable):
+                for text in _texts(pieces, variable, sample):
                     yield text
                 if is_last:
                     break
@@ -248,6 +264,15 @@ class ProgramState:
     def run(self) -> Run:
         """The run that this state works for."""
         return self._run
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether something has stopped this state; asking tells nobody of it."""
+        return self._interpreter.error is not None
+
+    def idle(self) -> Future[None]:
+        """Done when no step is left; fails with what stopped the state."""
+        return self._interpreter.idle()
 
     def unseen_error(self) -> BaseException | None:
         """What stopped this state, or a branch of its run that the program was not told of."""
@@ -277,7 +302,7 @@ class ProgramState:
         branch = ProgramState.__new__(ProgramState)
         branch.ret_value = None
         branch._run = self._run
-        branch._interpreter = Interpreter(self._run)
+        branch._interpreter = _new_interpreter(self._run)
         branch._outline = self._outline.copy()
         branch._variables = VariableTable(known)
         branch._body = None
@@ -294,6 +319,9 @@ class ProgramState:
             elif isinstance(one, Role):
                 with self._role(one.role, None):
                     self._add(one.body)
+            elif isinstance(one, ToolResult):
+                with self._message("tool", one.call.id):
+                    self._add(Text(one.text))
             else:
                 raise ProgramError(f"{type(one).__name__} cannot be added to a state")
 
@@ -311,9 +339,9 @@ class ProgramState:
         return self._message(role)
 
     @contextmanager
-    def _message(self, role: str) -> Iterator[None]:
+    def _message(self, role: str, call_id: str | None = None) -> Iterator[None]:
         self._outline.open(role)
-        self._interpreter.submit(OpenRole(role))
+        self._interpreter.submit(OpenRole(role, call_id))
         try:
             yield
         finally:
@@ -345,11 +373,8 @@ class ProgramState:
                 self._interpreter.seen(error)
             raise
 
-    def _messages(self) -> list[dict[str, str]]:
-        return [
-            {"role": one.role, "content": one.content}
-            for one in self._interpreter.transcript.messages
-        ]
+    def _messages(self) -> list[dict[str, Any]]:
+        return [one.wire() for one in self._interpreter.transcript.messages]
 
     def _is_complete(self, variable: Variable | None) -> bool:
         if variable is not None:
@@ -367,5 +392,19 @@ class ProgramState:
             self._body.result()
 
 
-def _texts(pieces: list[tuple[Variable | None, str]], variable: Variable | None) -> Iterator[str]:
-    return (text for owner, text in pieces if variable is None or owner is variable)
+def _new_interpreter(run: Run) -> Interpreter:
+    return Interpreter(run) if run.new_recorder is None else run.new_recorder()
+
+
+def _texts(pieces: list[Piece], variable: Variable | None, sample: int) -> Iterator[str]:
+    if variable is None:
+        return (one.text for one in pieces if one.sample == 0)
+    return (one.text for one in pieces if one.variable is variable and one.sample == sample)
+
+
+def _calls(name: str, meta: Any) -> list[ToolCall]:
+    first = meta[0] if isinstance(meta, list) else meta
+    if not isinstance(first, dict) or "tool_calls" not in first:
+        raise ProgramError(f"{name!r} has no tool calls; its gen was given no tools")
+    calls: list[ToolCall] = first["tool_calls"]
+    return calls

@@ -19,9 +19,10 @@ class AddText:
 
 @dataclass(frozen=True, slots=True)
 class OpenRole:
-    """Begin a message."""
+    """Begin a message; call_id is that of the call that a tool's message answers."""
 
     role: str
+    call_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from .variables import Variable
 
-Piece = tuple[Variable | None, str]  # text, and the variable that it is part of
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text, and the variable that it is part of.
+
+    sample counts the outputs of one call; the text of the state has only the first.
+    """
+
+    variable: Variable | None
+    text: str
+    sample: int = 0
 
 
 class TextFeed:
@@ -18,11 +29,11 @@ class TextFeed:
         self._pieces: list[Piece] = []
         self._waiting: list[Future[None]] = []
 
-    def add(self, variable: Variable | None, text: str) -> None:
+    def add(self, variable: Variable | None, text: str, sample: int = 0) -> None:
         """Go on with text."""
         if text:
             with self._lock:
-                self._pieces.append((variable, text))
+                self._pieces.append(Piece(variable, text, sample))
             self.wake()
 
     def pieces_from(self, place: int) -> list[Piece]:

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from .tools import ToolCall
 
 MIN_SHARED_CHARS = 64  # a shorter prefix costs a call more than it saves
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation."""
+    """One message of a conversation: also calls, of the assistant, or the call that it answers."""
 
     role: str
     content: str
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str | None = None
+
+    def wire(self) -> dict[str, Any]:
+        """The message in OpenAI's form."""
+        wire: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.calls:
+            wire["content"] = self.content or None
+            wire["tool_calls"] = [one.wire() for one in self.calls]
+        if self.call_id is not None:
+            wire["tool_call_id"] = self.call_id
+        return wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +55,8 @@ class Transcript:
         self._messages: list[Message] = []
         self._open_role: str | None = None
         self._open_pieces: list[str] = []
+        self._open_calls: tuple[ToolCall, ...] = ()
+        self._open_call_id: str | None = None
 
     @property
     def text(self) -> str:
@@ -60,7 +77,9 @@ class Transcript:
         """The messages, the open one last."""
         if self._open_role is None:
             return list(self._messages)
-        return [*self._messages, Message(self._open_role, "".join(self._open_pieces))]
+        content = "".join(self._open_pieces)
+        opened = Message(self._open_role, content, self._open_calls, self._open_call_id)
+        return [*self._messages, opened]
 
     def add(self, text: str) -> None:
         """Go on with text."""
@@ -68,16 +87,21 @@ class Transcript:
         if self._open_role is not None:
             self._open_pieces.append(text)
 
-    def open(self, role: str) -> None:
-        """Begin a message."""
+    def call(self, calls: tuple[ToolCall, ...]) -> None:
+        """The open message also has calls."""
+        self._open_calls += calls
+
+    def open(self, role: str, call_id: str | None = None) -> None:
+        """Begin a message; call_id is that of the call that a tool's message answers."""
         assert self._open_role is None, self._open_role
-        self._open_role = role
+        self._open_role, self._open_call_id = role, call_id
 
     def close(self) -> None:
         """End the open message."""
         assert self._open_role is not None
         self._messages = self.messages
         self._open_role, self._open_pieces = None, []
+        self._open_calls, self._open_call_id = (), None
 
     def prompt(self) -> Prompt:
         """What the model goes on from now."""
@@ -92,7 +116,10 @@ class Transcript:
         """
         if self._open_role is not None or not self._messages:
             return self.prompt()
-        role = "user" if self._messages[-1].role == "assistant" else "assistant"
+        last = self._messages[-1]
+        if last.calls:  # results come next, whose messages cannot stand open
+            return Prompt("", tuple(self._messages[:-1]), "assistant")
+        role = "user" if last.role == "assistant" else "assistant"
         return Prompt("", tuple(self._messages), role)
 
     def copy(self) -> Transcript:
@@ -102,6 +129,7 @@ class Transcript:
         other._messages = list(self._messages)
         other._open_role = self._open_role
         other._open_pieces = list(self._open_pieces)
+        other._open_calls, other._open_call_id = self._open_calls, self._open_call_id
         return other
 
 
@@ -142,6 +170,12 @@ def _shared_words(one: str, other: str) -> str:
         length += 1
     if length == len(one) == len(other):
         return one
-    while length > 0 and not one[length - 1 : length].isspace():
+    return whole_words(one[:length])
+
+
+def whole_words(text: str) -> str:
+    """text up to the end of its last word that is surely whole: a space follows it."""
+    length = len(text)
+    while length > 0 and not text[length - 1].isspace():
         length -= 1
-    return one[:length].rstrip()
+    return text[:length].rstrip()

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from .lang.choices import ChoicesMethod
     from .lang.generate import gen, gen_int, gen_string, select
     from .lang.program import Program, function
-    from .lang.roles import assistant, system, user
+    from .lang.roles import assistant, system, tool_result, user
     from .lang.state import ProgramState
+    from .lang.tools import ToolCall
     from .srt.engine import Engine
 
 # Imported when first asked for, so that importing the package costs a child process or a tool
@@ -35,8 +36,10 @@ _HOMES = {
     "function": "lang.program",
     "assistant": "lang.roles",
     "system": "lang.roles",
+    "tool_result": "lang.roles",
     "user": "lang.roles",
     "ProgramState": "lang.state",
+    "ToolCall": "lang.tools",
 }
 
 __all__ = [
@@ -47,6 +50,7 @@ __all__ = [
     "Program",
     "ProgramState",
     "RuntimeEndpoint",
+    "ToolCall",
     "assistant",
     "fork",
     "function",
@@ -56,6 +60,7 @@ __all__ = [
     "select",
     "set_default_backend",
     "system",
+    "tool_result",
     "user",
 ]
 

@@ -16,12 +16,13 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 import uvloop
 
 from .api.chat_prompt import chat_prompt
+from .api.choice_job import ScoreBody, score_choices
 from .api.generation import Completion, collect, follow_all, prepare_all
 from .api.logprob_volume import CumulativePace
 from .api.native_body import GenerateBody, NativeJob, native_job
@@ -37,6 +38,8 @@ from .processes.engine_client import EngineClient
 from .processes.launcher import EngineProcesses
 from .server_args import ServerArgs
 
+if TYPE_CHECKING:
+    from .api.chat_job import ChatBody
 T = TypeVar("T")
 Reply = dict[str, Any]  # JSON: {"text", "output_ids", "meta_info"}
 SamplingFields = dict[str, Any]  # JSON: the fields of sampling_params
@@ -128,6 +131,51 @@ class Engine:
         if stream:
             return self._iterate_async(job, body)
         return await asyncio.wrap_future(self._submit(self._answer(job, body)))
+
+    def score_choices(
+        self,
+        text: str | None = None,
+        choices: list[str] | None = None,
+        *,
+        input_ids: list[int] | None = None,
+        **fields: Any,
+    ) -> Reply:
+        """Score choices after a prompt in one request; return what /score_choices would.
+
+        fields are the other fields of its body (choices_method, early_exit, cache_salt, ...).
+        Raises the ServingError of a refused or failed request.
+        """
+        return self._call(self._scores(text, choices, input_ids, fields))
+
+    async def async_score_choices(
+        self,
+        text: str | None = None,
+        choices: list[str] | None = None,
+        *,
+        input_ids: list[int] | None = None,
+        **fields: Any,
+    ) -> Reply:
+        """Do the same on the caller's event loop; cancelling aborts the request."""
+        work = self._scores(text, choices, input_ids, fields)
+        return await asyncio.wrap_future(self._submit(work))
+
+    async def async_chat(self, messages: list[dict[str, Any]], **fields: Any) -> Reply:
+        """Answer a conversation, on the caller's event loop; cancelling aborts the request.
+
+        Takes and returns what /v1/chat/completions does, but no stream: fields are the other fields
+        of its body (max_tokens, tools, ...). Raises the ServingError of a refused request.
+        """
+        # Late: most engines are asked for no chat.
+        from .api.chat_job import ChatBody
+
+        check_names("async_chat's argument", fields, ChatBody)
+        if fields.get("stream"):
+            raise BadRequest(
+                "async_chat gives whole answers only; leave stream out", param="stream"
+            )
+        _check_finite(fields)
+        body = parse_body(_json({"messages": messages, **fields}), ChatBody)
+        return await asyncio.wrap_future(self._submit(self._chat(body)))
 
     def encode_messages(
         self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True
@@ -303,10 +351,34 @@ class Engine:
                     reply["index"] = index
                 yield reply
 
+    async def _chat(self, body: ChatBody) -> Reply:
+        from .api.chat_job import chat_job
+        from .api.chat_reply import chat_reply
+        from .api.context import ApiContext
+        from .api.metrics import ServerMetrics
+
+        metrics = ServerMetrics(self.args.model_name)  # observes nothing: it is added to no client
+        context = ApiContext(self._client, self.args, metrics, self._defaults)
+        job = await chat_job(context, body)
+        return chat_reply(context, job, await collect(self._client, job.requests))
+
     def _reply(self, completion: Completion, body: GenerateBody) -> Reply:
         # A copy: what was handed out must not grow while the request goes on.
         reply = native_reply(completion, self._token_text(body), bool(body.return_prompt_token_ids))
         return {**reply, "output_ids": list(reply["output_ids"])}
+
+    async def _scores(
+        self,
+        text: str | None,
+        choices: list[str] | None,
+        input_ids: list[int] | None,
+        fields: dict[str, Any],
+    ) -> Reply:
+        check_names("score_choices' argument", fields, ScoreBody)
+        _check_finite(fields)
+        values = {"text": text, "choices": choices, "input_ids": input_ids, **fields}
+        given = {name: value for name, value in values.items() if value is not None}
+        return await score_choices(self._client, parse_body(_json(given), ScoreBody))
 
     def _token_text(self, body: GenerateBody) -> Any:
         return self._client.tokenizer.token_text if body.return_text_in_logprobs else None

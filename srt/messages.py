@@ -21,12 +21,14 @@ class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
     logprob is None for the first prompt token, which nothing predicts. top and by_id hold (logprob,
     token id) pairs: the most likely tokens in falling order, and the ids that were asked for.
+    is_forced: nothing else was legal in the request's grammar, and jump-forward did not draw it.
     """
 
     logprob: float | None
     token_id: int
     top: tuple[tuple[float, int], ...] | None = None
     by_id: tuple[tuple[float, int], ...] | None = None
+    is_forced: bool = False
 
 
 class FinishReason(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -71,6 +73,42 @@ class PrefixPin(msgspec.Struct, frozen=True, array_like=True):
 # HTTP/tokenizer process -> scheduler
 
 
+class ChoicePath(msgspec.Struct, frozen=True, array_like=True):
+    """One choice as the tokens that follow the prompt; the first num_unscored are the prompt's own.
+
+    What is left is at least one token. Without a prompt the first token is not scored.
+    """
+
+    token_ids: list[int]
+    num_unscored: int = 0
+
+
+class ChoiceSet(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Choices to score after a prompt, in one request that draws nothing.
+
+    early_exit: what cannot change the winner by method may be left out.
+    """
+
+    paths: list[ChoicePath]
+    method: Literal[
+        "token_length_normalized",
+        "greedy_token_selection",
+        "unconditional_likelihood_normalized",
+    ] = "token_length_normalized"
+    early_exit: bool = False
+
+
+class ChoiceLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities of one choice's scored tokens; None where early exit left one out.
+
+    unconditional holds those of the same tokens by themselves, the first of which counts as 0; it
+    is there with the method that needs it.
+    """
+
+    logprobs: list[float | None]
+    unconditional: list[float | None] | None = None
+
+
 class GrammarSource(msgspec.Struct, frozen=True, array_like=True):
     """A checked grammar that an output must follow, and the key it is cached under."""
 
@@ -92,8 +130,11 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag=True, kw
     arrival_seconds: float = 0.0  # time.monotonic(), which all processes of one host share
     deadline_seconds: float | None = None  # time.monotonic(); then it ends with an error
     tenant: str | None = None  # whose token quota it counts against
+    program_id: str | None = None  # of the run of a program that it is a call of
+    branch_id: str | None = None  # which branch of that program makes the call
     pin_seconds: float | None = None  # how long its prompt is pinned once it is computed
     grammar: GrammarSource | None = None  # that the output follows
+    choices: ChoiceSet | None = None  # to score after the prompt, which may then be empty
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -180,6 +221,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     sent_seconds: float = 0.0  # time.monotonic()
     first_token_seconds: float | None = None  # time.monotonic(), once, with the first delta
     pin: PrefixPin | None = None  # with the finish of a request that was to be pinned
+    choice_logprobs: list[ChoiceLogprobs] | None = None  # with the finish, in the order asked for
 
 
 class TokenDelta(msgspec.Struct, frozen=True, array_like=True):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .device_flags import check_device_flags
 from .errors import ConfigError
 from .setting_checks import check_range, check_type, json_object, option
 from .tenants import Tenant, load_tenants
@@ -122,8 +123,8 @@ class ServerArgs:
     # memory
     mem_fraction_static: float | None = _flag(
         None,
-        "share of free memory for weights and KV pool (default: 0.5 on a CPU, and a pool of "
-        "at most 65,536 tokens or 8 contexts)",
+        "share of free memory for weights and KV pool (default: 0.9 on a GPU; 0.5 on a CPU, and a "
+        "pool of at most 65,536 tokens or 8 contexts)",
         "memory",
     )
     max_total_tokens: int | None = _flag(
@@ -132,9 +133,9 @@ class ServerArgs:
     kv_cache_dtype: str = _flag(
         "auto",
         "type of cached keys and values; auto: that of --dtype; int8: with a scale for each token "
-        "and head, about half the bytes of bfloat16",
+        "and head, about half the bytes of bfloat16; fp8_e4m3: on a GPU, half the bytes",
         "memory",
-        ("auto", "bfloat16", "float32", "int8"),
+        ("auto", "bfloat16", "float32", "int8", "fp8_e4m3"),
     )
     page_size: int = _flag(1, "KV slots per page, in tokens", "memory")
     disable_radix_cache: bool = _flag(False, "do not reuse the KV of earlier requests", "memory")
@@ -167,6 +168,12 @@ class ServerArgs:
         "output asked for first), shortest-prefill-first, random",
         "scheduling",
         ("lpm", "fcfs", "dfs-weight", "hrrn", "lof", "shortest-prefill-first", "random"),
+    )
+    program_order: bool = _flag(
+        False,
+        "requests of programs that have begun (program_id) go before all others, the oldest "
+        "program first; --schedule-policy holds within each program and among the rest",
+        "scheduling",
     )
     ageing_stride: int = _flag(
         8, "every so many admissions one goes to the oldest waiting request", "scheduling"
@@ -224,9 +231,10 @@ class ServerArgs:
     target_retraction_rate: float = _flag(
         0.002, "share of requests that the learnt rule lets be retracted", "scheduling"
     )
-    overlap_depth: int = _flag(
-        0,
-        "steps in flight while the next one is planned: 0, or 1 to hide the scheduler's own time",
+    overlap_depth: int | None = _flag(
+        None,
+        "steps in flight while the next one is planned: 0, or 1 to hide the scheduler's own time "
+        "(default: 1 on a GPU, 0 on a CPU)",
         "scheduling",
     )
     test_retract_every: int = _flag(
@@ -292,13 +300,23 @@ class ServerArgs:
 
     # execution
     device: str = _flag(
-        "auto", "device to run on; GPUs are not supported yet", "execution", ("auto", "cpu")
+        "auto", "cpu (which is auto) or cuda, an NVIDIA GPU", "execution", ("auto", "cpu", "cuda")
     )
     attention_backend: str = _flag(
         "auto",
-        "who computes the model: cpu_native (C++, the default on a CPU) or torch_reference (slow)",
+        "who computes: cpu_native (C++, the default on a CPU), triton (the default on a GPU), "
+        "flashinfer (GPU, if installed) or torch_reference (slow)",
         "execution",
-        ("auto", "cpu_native", "torch_reference"),
+        ("auto", "cpu_native", "torch_reference", "triton", "flashinfer"),
+    )
+    disable_cuda_graph: bool = _flag(
+        False, "launch decode steps on a GPU operation by operation", "execution"
+    )
+    cuda_graph_max_rows: int = _flag(
+        256, "most rows of a decode step that is captured as a CUDA graph", "execution"
+    )
+    deterministic: bool = _flag(
+        False, "attention on a GPU does not depend on the batch, at some cost", "execution"
     )
     threads: int | None = _flag(None, "CPU threads of the model (default: all cores)", "execution")
 
@@ -325,8 +343,7 @@ class ServerArgs:
             _check_choice(one.name, value, one.metadata["choices"])
         _check_counts(self)
         _check_numbers(self)
-        if self.quantization != "none":
-            _check_quantized(self)
+        check_device_flags(self)
         for name in ("json_model_override_args", "preferred_sampling_params"):
             json_object(name, getattr(self, name))
         if self.chat_template is not None and not Path(self.chat_template).is_file():
@@ -419,10 +436,7 @@ class _OneLineParser(argparse.ArgumentParser):
 def _check_choice(name: str, value: Any, choices: tuple[str, ...] | None) -> None:
     if not choices or value in choices or value is None:
         return
-    why = ""
-    if name == "device" and str(value).startswith("cuda"):
-        why = ", and GPU support is not built yet"
-    raise ConfigError(f"{option(name)} is {value!r}{why}; choose from {', '.join(choices)}")
+    raise ConfigError(f"{option(name)} is {value!r}; choose from {', '.join(choices)}")
 
 
 def _check_counts(args: ServerArgs) -> None:
@@ -433,6 +447,7 @@ def _check_counts(args: ServerArgs) -> None:
     check_range("max_queued_requests", args.max_queued_requests, 0, _MAX_COUNT)
     check_range("max_queued_tokens", args.max_queued_tokens, 0, _MAX_COUNT)
     check_range("overlap_depth", args.overlap_depth, 0, 1)
+    check_range("cuda_graph_max_rows", args.cuda_graph_max_rows, 1, MAX_RUNNING_REQUESTS)
     check_range("ageing_stride", args.ageing_stride, 1, _MAX_COUNT)
     check_range("in_batch_sharing_min_tokens", args.in_batch_sharing_min_tokens, 0, _MAX_COUNT)
     most_cached = args.in_batch_sharing_max_cached_tokens
@@ -472,17 +487,3 @@ def _check_numbers(args: ServerArgs) -> None:
         "grammar_timeout_seconds",
     ):
         check_range(name, getattr(args, name), 0, _MAX_SECONDS, is_low_open=True)
-
-
-def _check_quantized(args: ServerArgs) -> None:
-    chosen = f"--quantization is {args.quantization}"
-    if args.dtype not in ("auto", "bfloat16"):
-        raise ConfigError(
-            f"{chosen}, which computes in bfloat16, and --dtype is {args.dtype}; leave one of them "
-            "at its default"
-        )
-    if args.attention_backend == "torch_reference":
-        raise ConfigError(
-            f"{chosen}, which only cpu_native computes, and --attention-backend is "
-            "torch_reference; leave one of them at its default"
-        )

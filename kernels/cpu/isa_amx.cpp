@@ -71,7 +71,7 @@ static double multiply_tiles(int rounds) {
 static const KernelTable tile_table = {
     linear_unit_amx, rms_norm,     write_row, rope_and_store, attention_unit, attention_merge,
     logits_stats,    enter,        leave,     read_memory,    multiply_tiles, kWideRows,
-    row_peak,        row_block_maxima, row_weights,
+    row_peak,        row_block_maxima, row_weights, legal_peak,  find_value,    gather_legal,
 };
 
 }  // namespace RT_ISA

@@ -67,6 +67,10 @@ struct KernelTable {
   void (*row_block_maxima)(const float* x, int64_t n, float* out);
   double (*row_weights)(const float* x, int n, float best, float temperature, float min_weight,
                         float* out);
+  float (*legal_peak)(const float* x, const uint32_t* legal, int64_t n);  // see legal_scan.h
+  int64_t (*find_value)(const float* x, const uint32_t* legal, int64_t n, float value);
+  int64_t (*gather_legal)(const float* x, const uint32_t* legal, int64_t n, float* values,
+                          int32_t* places);
 };
 
 const KernelTable& scalar_table();

@@ -5,6 +5,7 @@
 
 #include "attention_portable.h"
 #include "float_mode.h"
+#include "legal_scan.h"
 #include "linear_portable.h"
 #include "linear_quant.h"
 #include "machine_limits.h"
@@ -29,7 +30,7 @@ static const KernelTable portable_table = {
     linear_unit,    rms_norm,     write_row,      rope_and_store, attention_unit_portable,
     attention_merge_portable, logits_stats, enter_portable, leave_portable, read_memory,
     multiply_registers, INT_MAX,   row_peak,       row_block_maxima,
-    row_weights,
+    row_weights,    legal_peak,   find_value,     gather_legal,
 };
 
 }  // namespace RT_ISA

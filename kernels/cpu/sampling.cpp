@@ -102,6 +102,7 @@ class RowSampler {
   void undo_changes();
   Candidates legal();
   int32_t choose();
+  int32_t choose_greedily();
   int32_t lowest_legal(const Candidates& c);
   int32_t draw_by_id(const Candidates& c, float best, double u);
   int32_t draw_from_nucleus(const Candidates& c, float best, double u);
@@ -176,28 +177,33 @@ void RowSampler::undo_changes() {
 
 Candidates RowSampler::legal() {
   if (row_.allowed_ids == nullptr) return {logits_, nullptr, vocab_};
-  s_.ids.clear();
-  s_.values.clear();
-  for (int32_t base = 0; base < vocab_; base += 32) {
-    uint32_t bits = row_.allowed_ids[base / 32];
-    if (vocab_ - base < 32) bits &= (1u << (vocab_ - base)) - 1;
-    for (; bits != 0; bits &= bits - 1) {
-      const int32_t id = base + __builtin_ctz(bits);
-      s_.ids.push_back(id);
-      s_.values.push_back(logits_[id]);
-    }
+  const size_t room = static_cast<size_t>(vocab_ + kGatherSlack);
+  if (s_.ids.size() < room) {
+    s_.ids.resize(room);
+    s_.values.resize(room);
   }
-  return {s_.values.data(), s_.ids.data(), static_cast<int32_t>(s_.ids.size())};
+  const int64_t count =
+      k_.gather_legal(logits_, row_.allowed_ids, vocab_, s_.values.data(), s_.ids.data());
+  return {s_.values.data(), s_.ids.data(), static_cast<int32_t>(count)};
+}
+
+// The likeliest legal token, without gathering; -1 for a NaN among them.
+int32_t RowSampler::choose_greedily() {
+  const uint32_t* legal = row_.allowed_ids;
+  const float best =
+      legal == nullptr ? k_.row_peak(logits_, vocab_) : k_.legal_peak(logits_, legal, vocab_);
+  if (std::isnan(best)) return -1;
+  if (best == -kInfinity) return lowest_legal(this->legal());
+  return static_cast<int32_t>(k_.find_value(logits_, legal, vocab_, best));
 }
 
 int32_t RowSampler::choose() {
+  if (row_.task == RT_GREEDY) return choose_greedily();
   const Candidates c = legal();
   if (c.count == 0) return 0;
   const float best = k_.row_peak(c.values, c.count);
   if (std::isnan(best)) return -1;
   if (best == -kInfinity) return lowest_legal(c);
-  if (row_.task == RT_GREEDY)
-    return c.id(static_cast<int32_t>(std::find(c.values, c.values + c.count, best) - c.values));
   const double u = uniform(row_.seed, row_.position);
   if (row_.top_k == 0 && row_.top_p >= 1.0) return c.id(draw_by_id(c, best, u));
   return c.id(draw_from_nucleus(c, best, u));

@@ -14,6 +14,7 @@
 namespace rt {
 
 constexpr int kScanBlock = 32;     // values whose largest bounds a top-k search
+constexpr int kGatherSlack = 16;   // elements that gathering legal values may write past them
 constexpr int kWeightBlock = 256;  // values whose weights are summed at a time
 
 struct KernelTable;
@@ -32,7 +33,7 @@ struct SamplingScratch {
   std::vector<int32_t> seen;   // [V] zero between rows; how often a token occurred
   std::vector<int32_t> distinct;
   std::vector<Change> changes;
-  std::vector<int32_t> ids, picked;  // of the legal tokens; places within candidates
+  std::vector<int32_t> ids, picked;  // of the legal tokens, with slack; places within candidates
   std::vector<float> values, maxima;
   std::vector<double> sums;
   std::vector<Entry> entries;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from runtime.srt.engine import Engine
 from runtime.srt.errors import ServingError
 
+from ..caller import caller_fields
 from ..errors import BackendError
-from .native_calls import ABILITIES, NativeCalls, Reply
+from .native_calls import ABILITIES, Joined, NativeCalls, Reply
 from .protocol import Abilities
 
 
@@ -39,16 +41,32 @@ class _EngineTransport:
         return answer if isinstance(answer, list) else [answer]
 
     async def stream(self, body: dict[str, Any]) -> AsyncGenerator[Reply, None]:
-        is_incremental = self._engine.args.incremental_streaming_output
-        so_far = ""
+        joined = Joined(self._engine.args.incremental_streaming_output)
         try:
             replies = await self._engine.async_generate(**_arguments(body), stream=True)
             async with aclosing(replies):
                 async for reply in replies:
-                    if is_incremental:
-                        so_far += reply["text"]
-                        reply = {**reply, "text": so_far}
-                    yield reply
+                    yield joined.reply(reply)
+        except ServingError as error:
+            raise _backend_error(error) from error
+
+    async def score(self, body: dict[str, Any]) -> Reply:
+        arguments = body | caller_fields()
+        try:
+            return await self._engine.async_score_choices(**arguments)
+        except ServingError as error:
+            raise _backend_error(error) from error
+
+    async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._engine.async_chat(**body)
+        except ServingError as error:
+            raise _backend_error(error) from error
+
+    async def pin(self, body: dict[str, Any]) -> None:
+        # It waits for the engine, which must not hold up the loop of all other calls.
+        try:
+            await asyncio.to_thread(self._engine.pin_prefix, **body)
         except ServingError as error:
             raise _backend_error(error) from error
 
@@ -57,7 +75,7 @@ class _EngineTransport:
         return [tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
 
     async def encode_messages(
-        self, messages: list[dict[str, str]], add_generation_prompt: bool
+        self, messages: list[dict[str, Any]], add_generation_prompt: bool
     ) -> list[int]:
         try:
             return self._engine.encode_messages(
@@ -69,7 +87,7 @@ class _EngineTransport:
 
 def _arguments(body: dict[str, Any]) -> dict[str, Any]:
     """The native body as arguments of generate, where the text is the prompt."""
-    rest = {name: value for name, value in body.items() if name != "text"}
+    rest = {name: value for name, value in body.items() if name != "text"} | caller_fields()
     return {"prompt": body["text"], **rest} if "text" in body else rest
 
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from ..choices import ChoiceScore
-from ..errors import ProgramError
+from ..choices import ChoiceScore, ChoicesMethod
+from ..errors import BackendError
 from ..expressions import LogprobRequest
 from ..sampling import FIELDS, Sampling
+from ..tools import ToolOffer, calls_of
 from ..transcript import Message, Prompt
 from .protocol import Abilities, Output
 
 MAX_KEPT_HEADERS = 256  # conversations whose token ids are kept
-MIN_TAIL_CHARS = 128  # of a prompt, tokenised again with each choice
 ABILITIES = Abilities(sampling_fields=frozenset(FIELDS))
+_CHAT_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 
 Reply = dict[str, Any]  # JSON of one completion: {"text", "output_ids", "meta_info"}
 
@@ -35,11 +36,20 @@ class NativeTransport(Protocol):
     def stream(self, body: dict[str, Any]) -> AsyncGenerator[Reply, None]:
         """Return the answers to /generate for one prompt, each with all text so far."""
 
+    async def score(self, body: dict[str, Any]) -> Reply:
+        """Return the answer to /score_choices."""
+
+    async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to /v1/chat/completions."""
+
+    async def pin(self, body: dict[str, Any]) -> None:
+        """Ask for what /pin_prefix does."""
+
     async def encode(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         """Return the token ids of texts."""
 
     async def encode_messages(
-        self, messages: list[dict[str, str]], add_generation_prompt: bool
+        self, messages: list[dict[str, Any]], add_generation_prompt: bool
     ) -> list[int]:
         """Return the token ids of a conversation in the model's chat template."""
 
@@ -66,48 +76,42 @@ class NativeCalls:
         body = await self._body(prompt, sampling, logprobs)
         async with aclosing(self._transport.stream(body)) as replies:
             async for reply in replies:
-                yield _output(reply)
+                yield Output(reply["text"], reply["meta_info"], reply.get("index", 0))
+
+    async def call_tools(
+        self, prompt: Prompt, sampling: Sampling, offer: ToolOffer
+    ) -> list[Output]:
+        """See Backend. By the chat route, which knows how the model writes calls."""
+        fields = {_CHAT_NAMES.get(k, k): value for k, value in sampling.explicit().items()}
+        messages = [one.wire() for one in prompt.messages]
+        body = {"messages": messages, **fields, **offer.fields()}
+        return chat_outputs(await self._transport.chat(body))
 
     async def commit(self, prompt: Prompt) -> None:
         """See Backend."""
         place = await self._place(prompt)
         await self._transport.generate({**place, "sampling_params": {"max_new_tokens": 0}})
 
-    async def score(
-        self, prompt: Prompt, choices: tuple[str, ...], with_unconditional: bool
-    ) -> list[ChoiceScore]:
-        """See Backend. One call for all choices, in which only their own tokens are computed.
+    async def pin(self, prompt: Prompt, seconds: float) -> None:
+        """See Backend."""
+        await self._transport.pin({**await self._place(prompt), "ttl_seconds": seconds})
 
-        A choice's tokens are those in which prompt plus choice differs from prompt: where the two
-        merge, the last token of the prompt is scored anew as part of the choice.
-        """
-        base, *full = await self._choice_ids(prompt, choices)
-        starts = [_num_equal(base, ids) for ids in full]
-        for choice, ids, start in zip(choices, full, starts, strict=True):
-            if start == len(ids) or (start == 0 and len(ids) == 1):
-                raise ProgramError(
-                    f"choice {choice!r} has no token of its own here; select needs text before it"
-                )
-        alone = [ids[start:] for ids, start in zip(full, starts, strict=True)]
-        first = [max(start, 1) for start in starts]  # the first token of all follows nothing
-        body = {
-            "input_ids": full + (alone if with_unconditional else []),
-            "sampling_params": {"max_new_tokens": 0, "temperature": 0},
-            "return_logprob": True,
-            "logprob_start_len": first + ([0] * len(alone) if with_unconditional else []),
+    async def score(
+        self, prompt: Prompt, choices: tuple[str, ...], method: ChoicesMethod, early_exit: bool
+    ) -> list[ChoiceScore]:
+        """See Backend. One call, in which no token is computed twice."""
+        body: dict[str, Any] = {
+            "text": prompt.text,
+            "choices": list(choices),
+            "choices_method": method.value,
+            "early_exit": early_exit,
         }
-        replies = await self._transport.generate(body)
-        scored = [reply["meta_info"]["input_token_logprobs"] for reply in replies]
-        return [
-            ChoiceScore(
-                token_ids=tuple(full[i][first[i] :]),
-                logprobs=tuple(one[0] for one in scored[i]),
-                unconditional=_unconditional(scored[len(full) + i], starts[i] < first[i])
-                if with_unconditional
-                else None,
-            )
-            for i in range(len(full))
-        ]
+        if prompt.open_role is not None:
+            body["input_ids"] = await self._header(prompt.messages, prompt.open_role)
+        reply = await self._transport.score(body)
+        if reply["meta_info"]["finish_reason"]["type"] == "abort":
+            raise BackendError("the scores were not computed: their request was aborted")
+        return [_choice_score(one) for one in reply["choices"]]
 
     async def _body(
         self, prompt: Prompt, sampling: Sampling, logprobs: LogprobRequest | None
@@ -136,20 +140,6 @@ class NativeCalls:
         encoded = iter(await self._transport.encode(written, False) if written else [])
         return [header + (next(encoded) if text else []) for text in texts]
 
-    async def _choice_ids(self, prompt: Prompt, choices: tuple[str, ...]) -> list[list[int]]:
-        """Token ids of prompt alone and before each choice."""
-        tail = _tail(prompt.text)
-        if prompt.open_role is None and tail != prompt.text:
-            # A long prompt is tokenised once; only its last words may become other tokens.
-            whole, parts = await asyncio.gather(
-                self._transport.encode([prompt.text], True),
-                self._transport.encode([tail + one for one in ("", *choices)], False),
-            )
-            num_kept = len(whole[0]) - len(parts[0])
-            if whole[0][num_kept:] == parts[0]:
-                return [whole[0][:num_kept] + part for part in parts]
-        return await self._ids_with([prompt.text + one for one in ("", *choices)], prompt)
-
     async def _header(self, messages: tuple[Message, ...], role: str) -> list[int]:
         """Token ids up to where the content of the next message, of role, begins."""
         key = (messages, role)
@@ -163,7 +153,7 @@ class NativeCalls:
         return await asyncio.shield(task)  # others may wait for it too
 
     async def _render(self, messages: tuple[Message, ...], role: str) -> list[int]:
-        plain = [{"role": one.role, "content": one.content} for one in messages]
+        plain = [one.wire() for one in messages]
         if role == "assistant" and plain:
             return await self._transport.encode_messages(plain, True)
         # Templates have a generation prompt for the assistant only, after another message; for
@@ -175,20 +165,47 @@ class NativeCalls:
         return first[: _num_equal(first, second)]
 
 
-def _tail(text: str) -> str:
-    """The last words of a long text, from a space between two words on; a short text whole.
-
-    What stands before such a space does not change the tokens after it in any tokenizer that splits
-    text into words; the caller makes sure for the one at hand.
-    """
-    for place in range(len(text) - MIN_TAIL_CHARS, 1, -1):
-        if text[place] == " " and not text[place - 1].isspace() and not text[place + 1].isspace():
-            return text[place:]
-    return text
+def chat_outputs(answer: Mapping[str, Any]) -> list[Output]:
+    """The outputs in an answer of the chat route."""
+    usage = answer.get("usage") or {}
+    details = usage.get("prompt_tokens_details") or {}
+    meta = {
+        "id": answer.get("id"),
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "completion_tokens": usage.get("completion_tokens"),
+        "cached_tokens": details.get("cached_tokens"),
+    }
+    known = {name: value for name, value in meta.items() if value is not None}
+    return [
+        Output(
+            one["message"].get("content") or "",
+            {**known, "finish_reason": {"type": one["finish_reason"]}},
+            index,
+            calls_of(one["message"].get("tool_calls")),
+        )
+        for index, one in enumerate(answer["choices"])
+    ]
 
 
 def _output(reply: Reply) -> Output:
     return Output(reply["text"], reply["meta_info"])
+
+
+class Joined:
+    """Streamed replies with all text so far, also where each brings only what is new."""
+
+    def __init__(self, is_incremental: bool) -> None:
+        self._is_incremental = is_incremental
+        self._texts: dict[int, str] = {}  # by sample
+
+    def reply(self, reply: Reply) -> Reply:
+        """The next reply, its text whole."""
+        if not self._is_incremental:
+            return reply
+        index = reply.get("index", 0)
+        text = self._texts.get(index, "") + reply["text"]
+        self._texts[index] = text
+        return {**reply, "text": text}
 
 
 def _num_equal(one: list[int], other: list[int]) -> int:
@@ -198,6 +215,10 @@ def _num_equal(one: list[int], other: list[int]) -> int:
     return min(len(one), len(other))
 
 
-def _unconditional(triples: list[list[Any]], drops_first: bool) -> tuple[float, ...]:
-    values = [0.0 if one[0] is None else float(one[0]) for one in triples]
-    return tuple(values[1:] if drops_first else values)
+def _choice_score(found: dict[str, Any]) -> ChoiceScore:
+    alone = found["unconditional_logprobs"]
+    return ChoiceScore(
+        token_ids=tuple(found["token_ids"]),
+        logprobs=tuple(found["logprobs"]),
+        unconditional=None if alone is None else tuple(alone),
+    )

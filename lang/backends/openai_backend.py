@@ -7,12 +7,14 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
-from ..choices import ChoiceScore
-from ..errors import BackendError, Unsupported
+from ..choices import ChoiceScore, ChoicesMethod
+from ..errors import BackendError, ProgramError, Unsupported
 from ..expressions import LogprobRequest
 from ..loop_thread import LoopThread, shared_loop, wait
 from ..sampling import Sampling
+from ..tools import ToolOffer
 from ..transcript import Prompt
+from .openai_answers import Sample, counts_of, echoed_scores, outputs_of
 from .protocol import Abilities, Output
 
 CLOSE_SECONDS = 5.0
@@ -43,6 +45,8 @@ _EXTRA = frozenset(
         "ebnf",
     )
 )
+_NO_SCORES_IN_CHAT = "; the chat API scores no given text"
+_SCORES_BY_ECHO = "; if the service gives log-probabilities with echo, say echo_logprobs=True"
 _NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 
 
@@ -51,7 +55,9 @@ class OpenAIBackend:
 
     api "chat" takes programs of roles, whose gens are whole messages of the assistant;
     "completions" takes programs of plain text. extra_fields: the service also takes top_k, min_p,
-    regex and other fields that OpenAI itself refuses. No select: the API scores no given text.
+    regex and other fields that OpenAI itself refuses, among them those that go on in a message of
+    the assistant. echo_logprobs: its completions give the log-probabilities of the prompt with
+    echo, which select needs.
     """
 
     def __init__(
@@ -62,20 +68,30 @@ class OpenAIBackend:
         api_key: str | None = None,
         api: Literal["chat", "completions"] = "chat",
         extra_fields: bool = False,
+        echo_logprobs: bool = False,
         timeout_seconds: float = 600.0,
     ) -> None:
-        self.name = f"the OpenAI API with model {model}"
-        self.timeout_seconds = timeout_seconds
+        if api not in ("chat", "completions"):
+            raise ProgramError(f"api is {api!r}; it must be 'chat' or 'completions'")
         is_chat = api == "chat"
+        if is_chat and echo_logprobs:
+            raise ProgramError("echo_logprobs needs api='completions'; chat has no echo")
+        self.name = f"the OpenAI API ({api}) with model {model}"
+        self.timeout_seconds = timeout_seconds
         fields = _SHARED | (_EXTRA if extra_fields else frozenset())
         self.abilities = Abilities(
             sampling_fields=fields | {"json_schema"} if is_chat else fields,
             goes_on_from_text=not is_chat,
             takes_messages=is_chat,
             goes_on_in_messages=False,
-            scores_choices=False,
-            gives_logprobs=False,
+            goes_on_in_assistant=is_chat and extra_fields,
+            scores_choices=echo_logprobs,
+            scoring_hint=_NO_SCORES_IN_CHAT if is_chat else _SCORES_BY_ECHO,
+            scores_unconditionally=False,
+            gives_prompt_logprobs=False,
             keeps_prefixes=False,
+            pins_prefixes=False,
+            calls_tools=is_chat,
         )
         self._model = model
         self._is_chat = is_chat
@@ -88,18 +104,7 @@ class OpenAIBackend:
         self, prompt: Prompt, sampling: Sampling, logprobs: LogprobRequest | None
     ) -> list[Output]:
         """See Backend."""
-        answer = await self._create(prompt, sampling, stream=False)
-        usage = answer.usage
-        counts = {} if usage is None else {"prompt_tokens": usage.prompt_tokens}
-        if usage is not None:
-            counts["completion_tokens"] = usage.completion_tokens
-        return [
-            Output(
-                (one.message.content if self._is_chat else one.text) or "",
-                {"id": answer.id, "finish_reason": {"type": one.finish_reason}, **counts},
-            )
-            for one in answer.choices
-        ]
+        return outputs_of(await self._ask(prompt, sampling, logprobs))
 
     async def stream(
         self, prompt: Prompt, sampling: Sampling, logprobs: LogprobRequest | None
@@ -107,28 +112,49 @@ class OpenAIBackend:
         """See Backend."""
         import openai
 
-        chunks = await self._create(prompt, sampling, stream=True)
-        text, finish, chunk_id = "", None, None
+        chunks = await self._ask(prompt, sampling, logprobs, stream=True)
+        samples: dict[int, Sample] = {}
         try:
             async for chunk in chunks:
-                chunk_id = chunk.id
-                for one in chunk.choices:
-                    text += (one.delta.content if self._is_chat else one.text) or ""
-                    finish = one.finish_reason or finish
-                yield Output(text, {"id": chunk_id, "finish_reason": {"type": finish}})
+                for choice in chunk.choices:
+                    sample = samples.setdefault(choice.index, Sample(choice.index))
+                    sample.add(choice)
+                    yield sample.output(chunk.id, counts_of(chunk))
         except openai.OpenAIError as error:
             raise _backend_error(self.name, error) from error
         finally:
             await chunks.close()
 
+    async def call_tools(
+        self, prompt: Prompt, sampling: Sampling, offer: ToolOffer
+    ) -> list[Output]:
+        """See Backend."""
+        return outputs_of(await self._ask(prompt, sampling, None, **offer.fields()))
+
     async def score(
-        self, prompt: Prompt, choices: tuple[str, ...], with_unconditional: bool
+        self, prompt: Prompt, choices: tuple[str, ...], method: ChoicesMethod, early_exit: bool
     ) -> list[ChoiceScore]:
-        """The API has no such call; programs are refused before it comes to this."""
-        raise Unsupported(f"{self.name} cannot score choices")
+        """See Backend. One call: the prompt comes back alone, and before each choice."""
+        if not prompt.text:
+            raise ProgramError(f"{self.name} scores choices after a text only; write some before")
+        texts = [prompt.text, *(prompt.text + one for one in choices)]
+        # One token is asked for, and left out: several servers take 0 for "no limit".
+        answer = await self._create(
+            "completions", prompt=texts, echo=True, logprobs=1, max_tokens=1, temperature=0
+        )
+        if any(one.logprobs is None for one in answer.choices):
+            raise BackendError(
+                f"{self.name} gives no log-probabilities with echo; leave echo_logprobs out, and "
+                "select with it"
+            )
+        return echoed_scores(answer, prompt.text, choices)
 
     async def commit(self, prompt: Prompt) -> None:
         """Nothing: what such a service keeps is its own affair."""
+
+    async def pin(self, prompt: Prompt, seconds: float) -> None:
+        """The API has no such call; programs are refused before it comes to this."""
+        raise Unsupported(f"{self.name} cannot pin prefixes")
 
     def close(self) -> None:
         """End all connections. Safe to call again; a later call makes new ones."""
@@ -137,20 +163,36 @@ class OpenAIBackend:
         if client is not None:
             wait(shared_loop().submit(client.close()), CLOSE_SECONDS)
 
-    async def _create(self, prompt: Prompt, sampling: Sampling, stream: bool) -> Any:
+    async def _ask(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        logprobs: LogprobRequest | None,
+        **more: Any,
+    ) -> Any:  # an answer, or with stream its chunks
+        fields = {**_fields(sampling), **more}
+        if not self._is_chat:
+            if logprobs is not None:
+                fields["logprobs"] = logprobs.num_top
+            return await self._create("completions", prompt=prompt.text, **fields)
+        if logprobs is not None:
+            fields["logprobs"] = True
+            if logprobs.num_top:
+                fields["top_logprobs"] = logprobs.num_top
+        messages = [one.wire() for one in prompt.messages]
+        if prompt.text:
+            messages.append({"role": "assistant", "content": prompt.text})
+            going_on = {"continue_final_message": True, "add_generation_prompt": False}
+            fields["extra_body"] = {**fields.get("extra_body", {}), **going_on}
+        return await self._create("chat.completions", messages=messages, **fields)
+
+    async def _create(self, resource: str, **fields: Any) -> Any:  # as above
         import openai
 
         client = self._connected()
-        fields = _fields(sampling)
+        calls = client.completions if resource == "completions" else client.chat.completions
         try:
-            if not self._is_chat:
-                return await client.completions.create(
-                    model=self._model, prompt=prompt.text, stream=stream, **fields
-                )
-            messages = [{"role": one.role, "content": one.content} for one in prompt.messages]
-            return await client.chat.completions.create(
-                model=self._model, messages=messages, stream=stream, **fields
-            )
+            return await calls.create(model=self._model, **fields)
         except openai.OpenAIError as error:
             raise _backend_error(self.name, error) from error
 

@@ -8,9 +8,10 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
+from ..caller import caller_fields
 from ..loop_thread import LoopThread, shared_loop, wait
 from .http_client import HttpClient
-from .native_calls import ABILITIES, NativeCalls, Reply
+from .native_calls import ABILITIES, Joined, NativeCalls, Reply
 from .protocol import Abilities
 
 CLOSE_SECONDS = 5.0
@@ -102,21 +103,30 @@ class _HttpTransport:
         return await self._connected().call(method, path, body)
 
     async def generate(self, body: dict[str, Any]) -> list[Reply]:
-        answer = await self.call("POST", "/generate", body)
+        answer = await self.call("POST", "/generate", {**body, **caller_fields()})
         return answer if isinstance(answer, list) else [answer]
 
     async def stream(self, body: dict[str, Any]) -> AsyncGenerator[Reply, None]:
         if self._is_incremental is None:
             info = await self.call("GET", "/server_info")
             self._is_incremental = bool(info.get("incremental_streaming_output"))
-        so_far = ""
-        events = self._connected().events("/generate", {**body, "stream": True})
+        joined = Joined(self._is_incremental)
+        body = {**body, **caller_fields(), "stream": True}
+        events = self._connected().events("/generate", body)
         async with aclosing(events):
             async for event in events:
-                if self._is_incremental:
-                    so_far += event["text"]
-                    event = {**event, "text": so_far}
-                yield event
+                yield joined.reply(event)
+
+    async def score(self, body: dict[str, Any]) -> Reply:
+        answer: Reply = await self.call("POST", "/score_choices", {**body, **caller_fields()})
+        return answer
+
+    async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = await self.call("POST", "/v1/chat/completions", body)
+        return answer
+
+    async def pin(self, body: dict[str, Any]) -> None:
+        await self.call("POST", "/pin_prefix", body)
 
     async def encode(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         body = {"prompt": texts, "add_special_tokens": add_special_tokens}
@@ -124,7 +134,7 @@ class _HttpTransport:
         return ids
 
     async def encode_messages(
-        self, messages: list[dict[str, str]], add_generation_prompt: bool
+        self, messages: list[dict[str, Any]], add_generation_prompt: bool
     ) -> list[int]:
         body = {"messages": messages, "add_generation_prompt": add_generation_prompt}
         ids: list[int] = (await self.call("POST", "/tokenize", body))["tokens"]

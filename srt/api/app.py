@@ -14,6 +14,8 @@ from .auth import BearerAuth
 from .body_limit import BodyLimit
 from .chat import chat_router
 from .chat_job import ChatBody
+from .choice_job import ScoreBody
+from .choices import choices_router
 from .completion_job import CompletionBody
 from .completions import completions_router
 from .context import ApiContext
@@ -40,6 +42,7 @@ _BODIES: list[type[Body]] = [
     AbortBody,
     PinBody,
     UnpinBody,
+    ScoreBody,
 ]
 
 
@@ -70,6 +73,7 @@ def create_app(client: EngineClient, args: ServerArgs) -> FastAPI:
         health_router(context),
         admin_router(context),
         pins_router(context),
+        choices_router(context),
     ):
         app.include_router(router)
 

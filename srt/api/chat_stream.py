@@ -78,7 +78,12 @@ class _ChatStream:
                 events += self._event(index, one, logprobs)
             logprobs = None  # told once
         if finish is not None:
-            reason = {"finish_reason": reader.finish_reason(finish), "matched_stop": finish.matched}
+            reason: dict[str, Any] = {
+                "finish_reason": reader.finish_reason(finish),
+                "matched_stop": finish.matched,
+            }
+            if dropped := self._completions[index].dropped_keywords:
+                reason["dropped_schema_keywords"] = dropped
             events += self._event(index, {}, finish=reason)
         return events
 

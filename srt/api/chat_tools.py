@@ -13,7 +13,11 @@ MAX_TOOLS = 128
 MAX_NAME_CHARS = 64
 
 _NAME = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_NAME_CHARS}}}", re.ASCII)
-_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+_NO_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}
 _MODES = {one.value: one for one in (ChoiceMode.AUTO, ChoiceMode.NONE, ChoiceMode.REQUIRED)}
 
 

@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from runtime.grammars.spec import GrammarKind, GrammarSpec, JsonWhitespace
 
 from ..errors import BadRequest
@@ -218,6 +220,21 @@ def _encodable(name: str, text: str) -> str:
 
 
 def _dumped(name: str, value: Any) -> str:
+    """value as JSON, its keys in their order."""
+    return _dumped_quickly(value) or _dumped_exactly(name, value)
+
+
+def _dumped_quickly(value: Any) -> str | None:
+    """None for what msgspec does not write as it is: a schema of 500 kB holds the loop for 2 ms."""
+    try:
+        data = msgspec.json.encode(value)
+    except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return None
+    # Numbers that JSON does not have are written as null.
+    return None if b"null" in data else data.decode()
+
+
+def _dumped_exactly(name: str, value: Any) -> str:
     try:
         return _encodable(name, json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (ValueError, RecursionError):

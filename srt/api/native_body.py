@@ -52,6 +52,8 @@ class GenerateBody(Body):
     extra_key: TextOrTexts = None
     priority: Annotated[Any, _once_or_list({"type": "integer"})] = None
     timeout_seconds: float | None = None
+    program_id: TextOrTexts = None
+    branch_id: TextOrTexts = None
     input_embeds: AnyValue = None
     image_data: AnyValue = None
     video_data: AnyValue = None
@@ -199,6 +201,8 @@ def _spec(
         priority=items.at("priority", body.priority, index, int) or 0,
         clamp_max_new_tokens="max_new_tokens" not in explicit,
         timeout_seconds=body.timeout_seconds,
+        program_id=items.at("program_id", body.program_id, index, str),
+        branch_id=items.at("branch_id", body.branch_id, index, str),
         prompt_field="text" if body.text is not None else "input_ids",
         top_logprobs_field="top_logprobs_num",
         grammar=None if grammar is None else grammar.spec,

@@ -81,6 +81,8 @@ def meta_info(
     info["input_token_logprobs"] = [_triple(one, token_text) for one in prompt]
     info["output_token_logprobs"] = [_triple(one, token_text) for one in output_logprobs]
     info["output_token_logprobs_length"] = len(output_logprobs)
+    if any(one.is_forced for one in output_logprobs):
+        info["output_token_forced"] = [one.is_forced for one in output_logprobs]
     if options.num_top:
         info["input_top_logprobs"] = [_pairs(one.top, token_text) for one in prompt]
         info["output_top_logprobs"] = [_pairs(one.top, token_text) for one in output_logprobs]

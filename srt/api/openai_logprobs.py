@@ -51,7 +51,10 @@ class CompletionLogprobs:
 def chat_logprobs(
     tokenizer: Tokenizer, positions: Sequence[PositionLogprobs]
 ) -> dict[str, Any] | None:
-    """Return the logprobs object of a chat choice for positions, None if there are none."""
+    """Return the logprobs object of a chat choice for positions, None if there are none.
+
+    Entries of tokens that a grammar forced have "forced": true, which OpenAI's API does not know.
+    """
     if not positions:
         return None
     content = []
@@ -60,6 +63,8 @@ def chat_logprobs(
         entry["top_logprobs"] = [
             _chat_entry(tokenizer, logprob, token_id) for logprob, token_id in position.top or ()
         ]
+        if position.is_forced:
+            entry["forced"] = True
         content.append(entry)
     return {"content": content, "refusal": None}
 

@@ -2,11 +2,14 @@
 
 A step is one call, during which the interpreter lock is free, and the sampling of its logits
 another. Where all rows only need the arg-max no logits are written, and rows with few legal ids get
-the logits of those alone; prompt positions are scored in slices from their hidden states, so that
-no step holds the logits of a whole chunk.
+the logits of those alone; where many prompt positions are scored that is done in slices from their
+hidden states, so that no step holds the logits of a whole chunk.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -97,32 +100,40 @@ class NativeExecutor:
         sample_rows: list[SampleRow],
         logprob_rows: list[PromptLogprobRow],
     ) -> StepOutput:
-        scored = []  # the T places of each row's scored tokens, which stand side by side
-        for row in logprob_rows:
-            first = starts[row.batch_row] + row.first
-            scored.append(range(first, first + len(row.target_ids)))
+        scored = [  # the T places of all scored tokens
+            starts[row.batch_row] + row.first + i
+            for row in logprob_rows
+            for i in range(len(row.target_ids))
+        ]
         # The engine takes each token once, in rising order.
-        tokens = sorted({*wanted, *(token for one in scored for token in one)})
+        tokens = sorted({*wanted, *scored})
         place = {token: i for i, token in enumerate(tokens)}
+        drawn_at, scored_at = [place[t] for t in wanted], [place[t] for t in scored]
+        if len(tokens) <= _SCORED_POSITIONS:
+            logits = self._logit_rows(len(tokens))
+            self._step(batch, tokens, logits=logits)
+            scores = self._sampler.score(_rows_at(logits, scored_at), logprob_rows)
+            return StepOutput(self._draw(logits[drawn_at], sample_rows), scores)
+        # More logits than a step may hold: from hidden states, slice by slice.
         hidden = np.empty((len(tokens), self.model.config.hidden_size), dtype=np.float32)
         self._step(batch, tokens, hidden_out=hidden)
-        sampled: list[SampledToken] = []
-        if sample_rows:
-            logits = self.model.linear(self._head, hidden[[place[t] for t in wanted]])  # [R, V]
-            sampled = self._sampler.sample(logits, sample_rows)
-        scores = [
-            self._score(hidden[place[one.start] : place[one.start] + len(one)], row)
-            for one, row in zip(scored, logprob_rows, strict=True)
-        ]
-        return StepOutput(sampled, scores)
+        drawn_logits = self.model.linear(self._head, hidden[drawn_at])  # [R, V]
+        scores = self._score(hidden[scored_at], logprob_rows)
+        return StepOutput(self._draw(drawn_logits, sample_rows), scores)
 
-    def _score(self, hidden: Floats, row: PromptLogprobRow) -> list[PositionLogprobs]:
-        scored: list[PositionLogprobs] = []
-        for first in range(0, len(row.target_ids), _SCORED_POSITIONS):
-            part = slice(first, first + _SCORED_POSITIONS)
-            logits = self.model.linear(self._head, hidden[part])  # [P, V] f32
-            scored += self._sampler.score_positions(logits, row.target_ids[part], row.options)
-        return scored
+    def _draw(self, logits: Floats, rows: list[SampleRow]) -> list[SampledToken]:
+        return self._sampler.sample(logits, rows) if rows else []
+
+    def _score(self, hidden: Floats, rows: list[PromptLogprobRow]) -> list[list[PositionLogprobs]]:
+        """Score the positions of all rows, whose hidden states follow each other, in slices."""
+        scores: list[list[PositionLogprobs]] = [[] for _ in rows]
+        for first, parts in _slices(rows):
+            num_positions = sum(len(part.target_ids) for _, part in parts)
+            logits = self.model.linear(self._head, hidden[first : first + num_positions])
+            found = self._sampler.score(logits, [part for _, part in parts])
+            for (row, _), some in zip(parts, found, strict=True):
+                scores[row] += some
+        return scores
 
     def _step(
         self,
@@ -154,6 +165,34 @@ class NativeExecutor:
             allowed_ids=allowed_ids,
             logit_rows=logit_rows,
         )
+
+
+def _rows_at(logits: Floats, places: list[int]) -> Floats:
+    """The rows of logits at places; logits itself if that is all of them in order."""
+    return logits if places == list(range(len(logits))) else logits[places]
+
+
+def _slices(
+    rows: list[PromptLogprobRow],
+) -> Iterator[tuple[int, list[tuple[int, PromptLogprobRow]]]]:
+    """Parts of rows, each with its row's index, of _SCORED_POSITIONS together; and where they
+    begin among all positions.
+    """
+    parts: list[tuple[int, PromptLogprobRow]] = []
+    first = num_positions = 0
+    for index, row in enumerate(rows):
+        done = 0
+        while done < len(row.target_ids):
+            some = row.target_ids[done : done + _SCORED_POSITIONS - num_positions]
+            parts.append((index, replace(row, target_ids=some)))
+            done += len(some)
+            num_positions += len(some)
+            if num_positions == _SCORED_POSITIONS:
+                yield first, parts
+                first += num_positions
+                parts, num_positions = [], 0
+    if parts:
+        yield first, parts
 
 
 def _mask_that_saves_logits(row: SampleRow) -> npt.NDArray[np.uint32] | None:

@@ -6,6 +6,7 @@ engine and reads the results. Shape letters: R rows, P prompt positions, V vocab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ from runtime.kernels.cpu.library import CpuModel
 
 from ..messages import PositionLogprobs
 from ..sampling_params import LogprobOptions
-from .forward_batch import NAN_LOGITS, SampledToken, SampleRow
+from .forward_batch import NAN_LOGITS, PromptLogprobRow, SampledToken, SampleRow
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Records: TypeAlias = npt.NDArray[np.void]
@@ -47,17 +48,27 @@ class NativeSampler:
             for i, token_id in enumerate(records["token_id"].tolist())
         ]
 
-    def score_positions(
-        self, logits: Floats, target_ids: list[int], options: LogprobOptions
-    ) -> list[PositionLogprobs]:
-        """Raw log-probabilities of target_ids[i] under logits[i]; logits: [P, V] float32."""
-        records = np.zeros(len(target_ids), dtype=SAMPLE_ROW)
+    def score(
+        self, logits: Floats, rows: Sequence[PromptLogprobRow]
+    ) -> list[list[PositionLogprobs]]:
+        """Raw log-probabilities of the targets of rows, one row of logits for each.
+
+        logits: [P, V] float32, in the order of rows and their targets.
+        """
+        targets = [token_id for row in rows for token_id in row.target_ids]
+        records = np.zeros(len(targets), dtype=SAMPLE_ROW)
         records["task"] = SampleTask.SCORE
-        records["token_id"] = target_ids
-        room = _LogprobRoom(options, len(target_ids), self._vocab_size)
-        room.enter(records)
+        records["token_id"] = targets
+        rooms: list[tuple[slice, _LogprobRoom]] = []
+        first = 0
+        for row in rows:
+            part = slice(first, first + len(row.target_ids))
+            room = _LogprobRoom(row.options, len(row.target_ids), self._vocab_size)
+            room.enter(records[part])
+            rooms.append((part, room))
+            first = part.stop
         self._model.sample(logits, records)
-        return room.results(records)
+        return [room.results(records[part]) for part, room in rooms]
 
 
 class _LogprobRoom:

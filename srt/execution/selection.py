@@ -56,8 +56,14 @@ def load_executor(folder: Path, config: ModelConfig, args: ServerArgs) -> Loaded
     match config.
     """
     dtype = _compute_dtype(config, args)
-    kv_dtype = _kv_dtype(args, dtype)
     started = time.monotonic()
+    if args.device == "cuda":
+        from .cuda_loading import load_cuda_executor
+
+        on_gpu = load_cuda_executor(folder, config, args, dtype, _gpu_kv_dtype(args, dtype))
+        _log_loaded(on_gpu, config, args, _gpu_kv_dtype(args, dtype), started)
+        return on_gpu
+    kv_dtype = _kv_dtype(args, dtype)
     forms = plan_weight_forms(folder, config, dtype, args.quantization)
     # Weights are not read yet, so the plan still sees the memory they will take.
     num_tokens = plan_kv_tokens(args, config, kv_dtype, total_bytes(forms))
@@ -67,26 +73,48 @@ def load_executor(folder: Path, config: ModelConfig, args: ServerArgs) -> Loaded
         from .torch_executor import load_torch_executor
 
         executor = load_torch_executor(folder, config, args, dtype, num_slots)
+    _log_loaded(executor, config, args, kv_dtype, started)
+    return executor
+
+
+def _log_loaded(
+    executor: LoadedExecutor,
+    config: ModelConfig,
+    args: ServerArgs,
+    kv_dtype: str,
+    started: float,
+) -> None:
     logger.info(
         "loaded %s (%s, %s, %.0f MiB of %s weights) in %.1f s; KV pool of %d tokens, %.0f MiB "
         "of %s",
         config.architecture,
-        dtype,
+        executor.dtype,
         executor.backend_name,
         executor.weight_bytes / 2**20,
         executor.weight_form,
         time.monotonic() - started,
-        num_tokens,
+        executor.kv_pool.num_slots - args.page_size,
         executor.kv_pool.num_bytes / 2**20,
         kv_dtype,
     )
-    return executor
 
 
 def _compute_dtype(config: ModelConfig, args: ServerArgs) -> str:
     if args.quantization != "none":
         return "bfloat16"
     return config.dtype if args.dtype == "auto" else args.dtype
+
+
+def _gpu_kv_dtype(args: ServerArgs, dtype: str) -> str:
+    """As torch names it; see check_device_flags for what is refused before."""
+    if args.kv_cache_dtype == "fp8_e4m3":
+        return "float8_e4m3fn"
+    if args.kv_cache_dtype not in ("auto", dtype):
+        raise ConfigError(
+            f"--kv-cache-dtype is {args.kv_cache_dtype}, and the GPU computes in {dtype}; leave it "
+            f"at its default, or set it to {dtype} or fp8_e4m3"
+        )
+    return dtype
 
 
 def _kv_dtype(args: ServerArgs, dtype: str) -> str:

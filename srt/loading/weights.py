@@ -1,10 +1,14 @@
-"""load_weights: safetensors into a torch model's own memory, tensor by tensor, without a copy."""
+"""load_weights: safetensors into a torch model's own memory, tensor by tensor, without a copy.
+
+Memory of another device is filled through a WeightCopier, part by part.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -15,10 +19,29 @@ _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 _CONVERT_VALUES = 1 << 21  # values converted at a time where the stored dtype is not the model's
 
 
-def load_weights(folder: Path, parameters: Mapping[str, torch.Tensor]) -> int:
+class WeightCopier(Protocol):
+    """Takes parts of tensors to a device."""
+
+    def host_buffer(self) -> torch.Tensor:
+        """[N] uint8 on the host, to be filled before send()."""
+        ...
+
+    def send(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy source [N], the beginning of host_buffer() in any type, to destination [N]."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until all that was sent has arrived."""
+        ...
+
+
+def load_weights(
+    folder: Path, parameters: Mapping[str, torch.Tensor], copier: WeightCopier | None = None
+) -> int:
     """Fill every parameter from the folder's safetensors and return the bytes filled.
 
-    Raises ModelLoadError naming the tensor that is missing, has no place or has another shape.
+    copier None: parameters are on the CPU. Raises ModelLoadError naming the tensor that is missing,
+    has no place or has another shape.
     """
     stored = stored_tensors(folder)
     check_names(folder, stored, parameters)
@@ -29,7 +52,12 @@ def load_weights(folder: Path, parameters: Mapping[str, torch.Tensor]) -> int:
     for file, tensors in by_file.items():
         with file.open("rb", buffering=0) as stream:
             for one in sorted(tensors, key=lambda tensor: tensor.offset):
-                _fill(parameters[one.name], one, stream)
+                if copier is None:
+                    _fill(parameters[one.name], one, stream)
+                else:
+                    _send(parameters[one.name], one, stream, copier)
+    if copier is not None:
+        copier.finish()
     return sum(parameter.nbytes for parameter in parameters.values())
 
 
@@ -45,6 +73,23 @@ def _fill(parameter: torch.Tensor, stored: StoredTensor, stream: io.FileIO) -> N
         buffer = torch.empty(len(part), dtype=stored_dtype)
         _read_flat(buffer, stored, stream)
         part.copy_(buffer)
+
+
+def _send(
+    parameter: torch.Tensor, stored: StoredTensor, stream: io.FileIO, copier: WeightCopier
+) -> None:
+    flat = parameter.view(-1)
+    dtype = _DTYPES[stored.dtype_code]
+    stream.seek(stored.offset)
+    start = 0
+    while start < len(flat):
+        buffer = copier.host_buffer()
+        buffer = buffer[: len(buffer) // dtype.itemsize * dtype.itemsize].view(dtype)
+        part = flat[start : start + len(buffer)]
+        buffer = buffer[: len(part)]
+        _read_flat(buffer, stored, stream)
+        copier.send(part, buffer)
+        start += len(part)
 
 
 def _read_flat(flat: torch.Tensor, stored: StoredTensor, stream: io.FileIO) -> None:

@@ -7,7 +7,7 @@ import mmap
 
 from ..loading.model_config import ModelConfig
 
-ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "int8": 1}
+ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "int8": 1, "float8_e4m3fn": 1}
 SCALE_BYTES = 4  # the f32 scale behind a head of int8
 
 

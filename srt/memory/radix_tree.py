@@ -24,7 +24,7 @@ from .token_span import BYTES_PER_TOKEN, common_prefix_bytes
 _INT32 = np.dtype(np.int32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, nor is InsertResult: that costs a tenth of a match
 class PrefixMatch:
     """The longest cached prefix: its length and the node where it ends (the root for 0)."""
 
@@ -36,7 +36,7 @@ class PrefixMatch:
         return path_slots(self.node, self.num_tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InsertResult:
     """How many leading tokens stood in the tree before, and the node where all of them now end."""
 
@@ -277,17 +277,14 @@ class RadixTree:
         priority: int,
     ) -> RadixNode:
         start = offset // BYTES_PER_TOKEN
-        leaf = RadixNode(
-            parent=parent,
-            edge=self._edge(parent, query, offset, namespace),
-            span=query[offset:],
-            slots=self._encode(slots[start:] if start else slots),
-            num_tokens=len(slots) - start,
-            priority=priority,
-        )
+        edge = self._edge(parent, query, offset, namespace)
+        kept_slots = self._encode(slots[start:] if start else slots)
+        # By place: names would cost more than looking up the edge.
+        leaf = RadixNode(parent, edge, query[offset:], kept_slots, len(slots) - start)
+        leaf.priority = priority
         if not parent.children:
             parent.trim()
-        parent.children[leaf.edge] = leaf
+        parent.children[edge] = leaf
         self.num_nodes += 1
         self.evictable_tokens += leaf.num_tokens
         self._order.insert(leaf)

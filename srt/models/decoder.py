@@ -13,14 +13,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from runtime.kernels.reference.rms_norm import rms_norm
-from runtime.kernels.reference.rotary import rotary
-from runtime.kernels.reference.silu_and_mul import silu_and_mul
-
 from ..attention.backend import AttentionBackend
 from ..attention.tensor_batch import TensorBatch
+from ..layers.layer_ops import LayerOps, Rotation, TorchLayerOps
 from ..layers.linear import Linear
-from ..layers.rotary import RotaryAngles
 from ..loading.model_config import ModelConfig
 from ..memory.kv_pool import KvPool
 
@@ -28,9 +24,14 @@ Parameters = dict[str, torch.Tensor]
 
 
 class Decoder:
-    """A causal language model with uninitialised weights on the CPU, in dtype."""
+    """A causal language model with uninitialised weights in dtype, on torch's default device.
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+    ops None: plain torch.
+    """
+
+    def __init__(
+        self, config: ModelConfig, dtype: torch.dtype, ops: LayerOps | None = None
+    ) -> None:
         self.config = config
         self.dtype = dtype
         self.embed_tokens = torch.empty(config.vocab_size, config.hidden_size, dtype=dtype)
@@ -41,7 +42,7 @@ class Decoder:
             if config.tie_word_embeddings
             else torch.empty(config.vocab_size, config.hidden_size, dtype=dtype)
         )
-        self._angles = RotaryAngles(config.rope, config.head_dim, self.norm.device)
+        self._ops = ops or TorchLayerOps(config.rope, config.head_dim, self.norm.device)
 
     def parameters(self) -> Parameters:
         """Checkpoint name -> the tensor to fill, a contiguous view into the model's own memory."""
@@ -58,11 +59,16 @@ class Decoder:
     ) -> torch.Tensor:
         """Final hidden states [T, hidden] after the last norm; writes K and V of the new tokens."""
         attention.prepare(batch)
-        cos, sin = self._angles(batch.positions)
-        hidden = F.embedding(batch.input_ids, self.embed_tokens)
-        for layer in self.layers:
-            hidden = layer.forward(hidden, cos, sin, batch, kv_pool, attention)
-        return rms_norm(hidden, self.norm, self.config.rms_norm_eps)
+        ops, eps = self._ops, self.config.rms_norm_eps
+        rotation = ops.rotation(batch.positions)
+        # What a layer adds last is added by the norm of the next one.
+        residual = F.embedding(batch.input_ids, self.embed_tokens)
+        normed = ops.rms_norm(residual, self.layers[0].input_norm, eps)
+        following = [layer.input_norm for layer in self.layers[1:]] + [self.norm]
+        for layer, norm in zip(self.layers, following, strict=True):
+            added = layer.forward(normed, residual, rotation, batch, kv_pool, attention, ops)
+            normed = ops.add_rms_norm(added, residual, norm, eps)
+        return normed
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> [R, V] f32."""
@@ -109,33 +115,33 @@ class DecoderLayer:
 
     def forward(
         self,
-        hidden: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
+        normed: torch.Tensor,
+        residual: torch.Tensor,
+        rotation: Rotation,
         batch: TensorBatch,
         kv_pool: KvPool,
         attention: AttentionBackend,
+        ops: LayerOps,
     ) -> torch.Tensor:
-        """[T, hidden] -> [T, hidden]."""
-        eps = self.config.rms_norm_eps
-        q, k, v = self._rotated_qkv(rms_norm(hidden, self.input_norm, eps), cos, sin)
+        """[T, hidden], to be added to residual, for normed [T, hidden], residual's norm.
+
+        Adds the attention to residual in place.
+        """
+        q, k, v = self._rotated_qkv(normed, rotation)
         attended = attention.forward(q, k, v, self.index, kv_pool, batch)  # [T, H, D]
-        hidden = hidden + self.o(attended.flatten(1))
-        gated = silu_and_mul(self.gate_up(rms_norm(hidden, self.post_attention_norm, eps)))
-        return hidden + self.down(gated)
+        eps = self.config.rms_norm_eps
+        added = self.o(attended.flatten(1))
+        normed = ops.add_rms_norm(added, residual, self.post_attention_norm, eps)
+        return self.down(ops.silu_and_mul(self.gate_up(normed)))
 
     def _rotated_qkv(
-        self, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+        self, normed: torch.Tensor, rotation: Rotation
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         num_heads, num_kv_heads = self.config.num_heads, self.config.num_kv_heads
         qkv = self.qkv(normed)
         qkv = qkv.view(len(qkv), -1, self.config.head_dim)  # [T, H + 2K, D]
         qk, v = qkv.split_with_sizes((num_heads + num_kv_heads, num_kv_heads), dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            eps = self.config.rms_norm_eps
-            q, k = qk.split_with_sizes((num_heads, num_kv_heads), dim=1)
-            qk = torch.cat((rms_norm(q, self.q_norm, eps), rms_norm(k, self.k_norm, eps)), dim=1)
-        q, k = rotary(qk, cos, sin).split_with_sizes((num_heads, num_kv_heads), dim=1)
+        q, k = rotation(qk, num_heads, self.q_norm, self.k_norm, self.config.rms_norm_eps)
         return q, k, v
 
 

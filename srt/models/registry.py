@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 import torch
 
 from ..errors import ModelLoadError
+from ..layers.layer_ops import LayerOps
 from ..loading.model_config import ModelConfig
 from .causal_lm import CausalLM
 from .decoder import Decoder
 
-MODELS: Mapping[str, Callable[[ModelConfig, torch.dtype], CausalLM]] = {
+MODELS: Mapping[str, Callable[[ModelConfig, torch.dtype, LayerOps | None], CausalLM]] = {
     "LlamaForCausalLM": Decoder,
     "MistralForCausalLM": Decoder,
     "Qwen2ForCausalLM": Decoder,
@@ -19,10 +20,13 @@ MODELS: Mapping[str, Callable[[ModelConfig, torch.dtype], CausalLM]] = {
 }
 
 
-def build_model(config: ModelConfig, dtype: torch.dtype) -> CausalLM:
-    """A model with uninitialised weights. Raises ModelLoadError for an unknown architecture."""
+def build_model(config: ModelConfig, dtype: torch.dtype, ops: LayerOps | None = None) -> CausalLM:
+    """A model with uninitialised weights on torch's default device; ops None: plain torch.
+
+    Raises ModelLoadError for an unknown architecture.
+    """
     try:
-        return MODELS[config.architecture](config, dtype)
+        return MODELS[config.architecture](config, dtype, ops)
     except KeyError:
         raise ModelLoadError(
             f"architecture {config.architecture} is not served; known are {', '.join(MODELS)}"

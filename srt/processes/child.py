@@ -42,6 +42,8 @@ _MODULES: dict[str, str] = {
     "grammars": "grammar_process",
     "resolve": "resolve_process",
 }
+# Requests being served go first, from a worker's first import on.
+_NICENESS: dict[str, int] = {"grammars": 10}
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
     "from runtime.srt.processes.child import main; main(sys.argv[1])"
@@ -123,6 +125,7 @@ def main(role: str) -> None:
     # The parent alone decides when children end: ctrl-C and service managers signal whole groups.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.nice(_NICENESS.get(role, 0))
     module = importlib.import_module(f".{_MODULES[role]}", __package__)
     data = sys.stdin.buffer.read()
     if not data:

@@ -1,4 +1,4 @@
-"""The grammar worker: checks, rewrites and compiles grammars until it is told to stop, or killed.
+"""The grammar worker: checks, rewrites and tries out grammars until it is told to stop, or killed.
 
 Started by child.main with the first grammar that a client sends. A grammar that takes too much
 time or memory costs this process only: it is ended by a signal when the time is used up, which no
@@ -7,21 +7,25 @@ library can hold back.
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
+import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import zmq
 
-from runtime.grammars.compile import compile_grammar
+from runtime.grammars.closing_choices import closing_choices
+from runtime.grammars.compile import engine_for
 from runtime.grammars.matcher import GrammarError
 from runtime.grammars.prepare import prepare
 from runtime.grammars.prepare_xgrammar import prepare_for_xgrammar
-from runtime.grammars.prepared import PreparedGrammar
+from runtime.grammars.prepared import GrammarEngine, PreparedGrammar
 from runtime.grammars.spec import GrammarSpec
+from runtime.grammars.trial import try_out
 from runtime.grammars.vocabulary import Vocabulary
 
 from ..loading.model_config import ModelConfig
@@ -31,14 +35,16 @@ from ..tokenization.tokenizer import Tokenizer
 from .channels import HOST, Inbox, Outbox, address
 from .child import ChildSpec, settle_memory
 
-MAX_MEMORY_BYTES = 4 * 2**30  # of address space: what a grammar may take, and the libraries
-_NICENESS = 10  # requests being served go first
+MAX_GRAMMAR_BYTES = 3 * 2**30  # of address space: what a grammar may take beside the libraries
+# Less than any thread has by default, those of the scheduler among them: a grammar that leads an
+# engine into too deep a recursion ends this process, never that one.
+STACK_BYTES = 4 * 2**20
+_HAS_STATM = sys.platform == "linux"  # elsewhere the libraries count as a grammar's
 _WAIT_SECONDS = 60.0
 
 
 def run(spec: ChildSpec) -> None:
     """Load the vocabulary, report ready, then check grammars until told to stop."""
-    os.nice(_NICENESS)
     directory = Path(spec.ipc_directory)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     inbox = Inbox(context, address(directory, spec.inbox), msgspec.msgpack.Decoder(ToGrammarWorker))
@@ -46,19 +52,30 @@ def run(spec: ChildSpec) -> None:
     model = ModelConfig.load(Path(spec.folder), spec.args.model_overrides)
     tokenizer = Tokenizer.load(Path(spec.tokenizer_folder))
     vocabulary = grammar_vocabulary(tokenizer, model.vocab_size, model.eos_token_ids)
+    is_xgrammar = spec.args.grammar_backend == "xgrammar"
+    prepare_spec = prepare_for_xgrammar if is_xgrammar else prepare
+    # The engine's import and its table of the vocabulary are not the first grammar's to pay for.
+    engine_for(GrammarEngine.XGRAMMAR if is_xgrammar else GrammarEngine.LLGUIDANCE, vocabulary)
+    closing_choices(vocabulary)
     settle_memory()
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    _limit_memory()
     to_host.send(Ready(process="grammars"))
-    prepare_spec = prepare_for_xgrammar if spec.args.grammar_backend == "xgrammar" else prepare
-    serve(
-        lambda grammar: _checked(prepare_spec, grammar, vocabulary),
-        inbox,
-        to_host,
-        spec.args.grammar_timeout_seconds,
-    )
+
+    def check(grammar: GrammarSpec) -> PreparedGrammar:
+        return _checked(prepare_spec, grammar, vocabulary)
+
+    threading.stack_size(STACK_BYTES)
+    with ThreadPoolExecutor(1, "grammars") as thread:
+        thread.submit(serve, check, inbox, to_host, spec.args.grammar_timeout_seconds).result()
     inbox.close()
     to_host.close()
     context.term()
+
+
+def _limit_memory() -> None:
+    num_pages = int(Path("/proc/self/statm").read_text().split()[0]) if _HAS_STATM else 0
+    most = num_pages * resource.getpagesize() + MAX_GRAMMAR_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def serve(
@@ -98,7 +115,5 @@ def _checked(
     spec: GrammarSpec,
     vocabulary: Vocabulary,
 ) -> PreparedGrammar:
-    """Return what spec becomes, having seen it compile."""
-    prepared = prepare_spec(spec)
-    compile_grammar(prepared, vocabulary)
-    return prepared
+    """Return what spec becomes, tried out."""
+    return try_out(prepare_spec(spec), vocabulary)

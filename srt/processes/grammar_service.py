@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 MAX_QUEUED_CHECKS = 1024
 MAX_CACHE_BYTES = 16 * 2**20  # texts of checked grammars
 _MOST_SECONDS_PER_CPU_SECOND = 10.0
-_START_SECONDS = 30.0  # from starting a worker to its first sign of life
+_START_SECONDS = 60.0  # from starting a worker to its first sign of life; xgrammar brings torch
 _TOO_MUCH_MEMORY = "checking the grammar takes more memory than it may; simplify it"
 
 

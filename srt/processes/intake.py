@@ -17,13 +17,14 @@ from typing import Protocol
 import msgspec
 
 from ..errors import BadRequest, ContextTooLong
-from ..messages import GenerateRequest
+from ..messages import ChoiceSet, GenerateRequest
 from ..sampling_params import MAX_SAMPLES, LogprobOptions, SamplingParams, checked
+from ..scheduling.choice_trie import ChoiceTrie
 from .generation_spec import GenerationSpec
 
 MAX_TOP_LOGPROBS = 128
 MAX_LOGPROB_TOKEN_IDS = 1024
-MAX_NAME_CHARS = 512  # of a rid or a namespace
+MAX_NAME_CHARS = 512  # of a rid, a namespace, a program or a branch
 MAX_TIMEOUT_SECONDS = 1e6
 MAX_PRIORITY = 2**31 - 1
 
@@ -78,6 +79,8 @@ class Intake:
         rid = self._checked_rid(spec)
         if spec.namespace is not None:
             _check_encodable("namespace", spec.namespace)
+        check_name("program_id", spec.program_id)
+        check_name("branch_id", spec.branch_id)
         if abs(spec.priority) > MAX_PRIORITY:
             raise BadRequest(
                 f"priority is {spec.priority}, beyond {MAX_PRIORITY}", param="priority"
@@ -85,7 +88,10 @@ class Intake:
         timeout = self._timeout_seconds(spec)
         sampling = self._checked_sampling(spec)
         prompt_ids = self._prompt_ids(spec, sampling.max_new_tokens)
-        prompt_ids, max_new_tokens = self._fit(spec, prompt_ids, sampling.max_new_tokens)
+        if spec.choices is None:
+            prompt_ids, max_new_tokens = self._fit(spec, prompt_ids, sampling.max_new_tokens)
+        else:
+            prompt_ids, max_new_tokens = self._fit_choices(spec, spec.choices, prompt_ids), 0
         sampling = msgspec.structs.replace(
             sampling,
             max_new_tokens=max_new_tokens,
@@ -109,7 +115,10 @@ class Intake:
                 arrival_seconds=arrival_seconds,
                 deadline_seconds=None if timeout is None else arrival_seconds + timeout,
                 tenant=spec.tenant,
+                program_id=spec.program_id,
+                branch_id=spec.branch_id,
                 pin_seconds=spec.pin_seconds,
+                choices=spec.choices,
             )
             for index in range(sampling.n)
         ]
@@ -180,7 +189,7 @@ class Intake:
                 # Before each id is looked at: there may be any number of them.
                 self._refuse(spec, str(len(prompt)), 0)
         self._check_ids(name, prompt_ids)
-        if not prompt_ids:
+        if not prompt_ids and spec.choices is None:
             raise BadRequest(f"{name} has an empty prompt; send at least one token", param=name)
         return prompt_ids
 
@@ -218,6 +227,26 @@ class Intake:
             prompt_ids = prompt_ids[len(prompt_ids) - (longest - spare) :]
         room = longest - len(prompt_ids)
         return prompt_ids, room if max_new_tokens is None else min(max_new_tokens, room)
+
+    def _fit_choices(
+        self, spec: GenerationSpec, choices: ChoiceSet, prompt_ids: list[int]
+    ) -> list[int]:
+        """Return the prompt, cut from its front if that is allowed and needed to fit."""
+        for path in choices.paths:
+            self._check_ids("choices", path.token_ids)
+        num_tokens = ChoiceTrie(choices, has_prompt=bool(prompt_ids)).num_nodes
+        longest = self._longest
+        if len(prompt_ids) + num_tokens <= longest:
+            return prompt_ids
+        if self._allow_auto_truncate and 0 < num_tokens < longest:
+            return prompt_ids[len(prompt_ids) - (longest - num_tokens) :]
+        limit = "the KV pool holds" if longest < self._context_length else "the context has"
+        raise ContextTooLong(
+            f"the prompt has {len(prompt_ids)} tokens and the choices take {num_tokens} more, but "
+            f"{limit} {longest}; shorten {spec.prompt_field} or score fewer choices in one request",
+            param="choices" if num_tokens > longest // 2 else spec.prompt_field,
+            code="context_length_exceeded",
+        )
 
     def _refuse(self, spec: GenerationSpec, num_prompt_tokens: str, num_new_tokens: int) -> None:
         longest = self._longest

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from ..execution.forward_batch import ForwardBatch, PromptLogprobRow, SampleRow
 from ..memory.kv_memory import KvMemory
+from .choice_rows import ChoiceScores, PathRow, batch_of_paths, path_rows, score_rows
 from .grammar_rows import ConstrainedRow
 from .planner import PlannedRow
 from .request import Request
@@ -19,6 +22,8 @@ from .stop_rules import suppressed_ids
 class StepInput:
     """What Executor.execute takes, with the planned rows that its results belong to.
 
+    scored_requests belong to the first of prompt_logprob_rows, choice_scores to those that follow,
+    forced_requests, of which tokens are scored that a grammar forced, to the last.
     sampled_table_rows: the request table's row for each of sample_rows. relayed: of those whose
     input is a token still being drawn, the place in sample_rows and the table's row.
     """
@@ -32,6 +37,8 @@ class StepInput:
     sampled_table_rows: list[int] = field(default_factory=list)
     relayed: list[tuple[int, int]] = field(default_factory=list)
     constrained: list[ConstrainedRow] = field(default_factory=list)
+    choice_scores: list[ChoiceScores] = field(default_factory=list)
+    forced_requests: list[Request] = field(default_factory=list)
 
 
 class BatchBuilder:
@@ -54,9 +61,17 @@ class BatchBuilder:
         table_rows: list[int] = []
         relayed: list[tuple[int, int]] = []
         constrained: list[ConstrainedRow] = []
-        for index, row in enumerate(rows):
+        forced_rows: list[PromptLogprobRow] = []
+        forced_requests: list[Request] = []
+        paths: list[list[PathRow]] | None = None
+        places: Iterable[int] = range(len(rows))  # the first row of the batch for each of rows
+        if any(row.request.race is not None for row in rows):
+            paths = [path_rows(row) for row in rows]
+            places = accumulate(map(len, paths), initial=0)
+        for index, row in zip(places, rows, strict=False):
             request = row.request
-            if row.num_new == request.num_uncomputed and request.num_new_tokens_left > 0:
+            num_uncomputed = request.num_tokens - request.num_computed
+            if row.num_new == num_uncomputed and request.num_new_tokens_left > 0:
                 table_row = request.kv_lease.row
                 if request.has_pending_token and not request.forced_tail:
                     relayed.append((len(sample_rows), table_row))
@@ -66,20 +81,38 @@ class BatchBuilder:
                 sample_rows.append(self._sample_row(index, request))
                 sampled.append(request)
                 table_rows.append(table_row)
+            options = request.message.logprobs
+            if options is None:
+                continue  # nearly all rows of nearly all steps
             logprob_row = _prompt_logprob_row(index, row)
             if logprob_row is not None:
                 logprob_rows.append(logprob_row)
                 scored.append(request)
+            elif request.num_forced:
+                forced_rows.append(PromptLogprobRow(index, 0, request.forced_to_score, options))
+                forced_requests.append(request)
+        choice_scores: list[ChoiceScores] = []
+        if paths is None:
+            batch = self._batch(rows)
+        else:
+            flat = [one for of_row in paths for one in of_row]
+            batch = batch_of_paths(flat, self._memory.table.slot_table, self._copies_slots)
+            for index, path in enumerate(flat):
+                for logprob_row, whose in score_rows(path, index):
+                    logprob_rows.append(logprob_row)
+                    choice_scores.append(whose)
         return StepInput(
             rows=rows,
-            batch=self._batch(rows),
+            batch=batch,
             sample_rows=sample_rows,
             sampled_requests=sampled,
-            prompt_logprob_rows=logprob_rows,
+            prompt_logprob_rows=logprob_rows + forced_rows,
             scored_requests=scored,
             sampled_table_rows=table_rows,
             relayed=relayed,
             constrained=constrained,
+            choice_scores=choice_scores,
+            forced_requests=forced_requests,
         )
 
     def _batch(self, rows: list[PlannedRow]) -> ForwardBatch:
@@ -135,15 +168,18 @@ class BatchBuilder:
         )
 
     def _sample_row(self, index: int, request: Request) -> SampleRow:
-        return SampleRow(
-            batch_row=index,
-            params=request.params,
-            seed=request.message.seed,
-            position=request.num_tokens,
-            prompt_ids=request.tokens[: request.prompt_length],
-            output_ids=request.tokens[request.prompt_length : request.num_tokens],
-            suppressed_ids=suppressed_ids(request),
-            logprobs=request.message.logprobs,
+        length, num_tokens = request.prompt_length, request.num_tokens
+        message = request.message
+        return SampleRow(  # by place: names cost 0.5 us, and each row of each step has one
+            index,
+            request.params,
+            message.seed,
+            num_tokens,
+            request.tokens[:length],
+            request.tokens[length:num_tokens],
+            suppressed_ids(request) if request.params.min_new_tokens else (),
+            None,
+            message.logprobs,
         )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from runtime.grammars.prepared import GrammarEngine
 from runtime.grammars.vocabulary import Vocabulary
 
+from ..device_flags import steps_in_flight
 from ..execution.host_limits import usable_cores
 from ..execution.selection import load_executor
 from ..loading.model_config import ModelConfig
@@ -64,6 +66,7 @@ def build_scheduler(
         max_queued_requests=args.max_queued_requests,
         chunk_tokens=None if args.chunked_prefill_size == -1 else args.chunked_prefill_size,
         policy="fcfs" if knows_no_prefix else args.schedule_policy,
+        program_order=args.program_order,
         conservativeness=args.schedule_conservativeness,
         admission=args.admission_rule,
         target_retraction_rate=args.target_retraction_rate,
@@ -80,7 +83,7 @@ def build_scheduler(
             for one in args.tenants
             if one.tokens_per_minute is not None
         },
-        overlap_depth=args.overlap_depth,
+        overlap_depth=steps_in_flight(args),
         test_retract_every=args.test_retract_every,
         mix_decode_into_prefill=args.enable_mixed_chunk,
         eos_token_ids=frozenset(eos_ids),
@@ -115,5 +118,8 @@ def build_scheduler(
     def vocabulary() -> Vocabulary:
         return grammar_vocabulary(tokenizer(), model.vocab_size, eos_ids)
 
-    grammars = CompiledGrammars(vocabulary, args.grammar_cache_mib * 2**20, announce)
+    engine = (
+        GrammarEngine.XGRAMMAR if args.grammar_backend == "xgrammar" else GrammarEngine.LLGUIDANCE
+    )
+    grammars = CompiledGrammars(vocabulary, args.grammar_cache_mib * 2**20, announce, engine)
     return Scheduler(config, memory, executor, make_stop_checker, grammars=grammars), facts

@@ -19,6 +19,7 @@ class SchedulerConfig:
     max_queued_requests: int | None = None
     chunk_tokens: int | None = 512
     policy: str = "lpm"
+    program_order: bool = False  # programs that have begun come before the policy's order
     conservativeness: float = 1.0
     mix_decode_into_prefill: bool = True
     eos_token_ids: frozenset[int] = frozenset()

@@ -22,13 +22,19 @@ MAX_FORCED_TOKENS = 64  # in one step and row: others wait for that step
 
 
 class GrammarState:
-    """Where one request stands in its grammar. jumps: whether forced tokens are not drawn."""
+    """Where one request stands in its grammar.
 
-    def __init__(self, grammar: Grammar, vocab_size: int, *, jumps: bool) -> None:
+    jumps: whether forced tokens are not drawn; draws_last: but for the last one of the output.
+    """
+
+    def __init__(
+        self, grammar: Grammar, vocab_size: int, *, jumps: bool, draws_last: bool = False
+    ) -> None:
         self.matcher = grammar.matcher()
         self._closer = Closer(self.matcher)
         self.num_words = bitmask_words(vocab_size)
         self._jumps = jumps
+        self._num_kept_back = int(draws_last)
         self._num_accepted = 0
 
     def catch_up(self, output_ids: TokenIds) -> bool:
@@ -76,21 +82,30 @@ class GrammarState:
                 raise
             self._closer.reset()
             token_id = self._closer.take(token_id, num_left)
-        num_left -= 1
+        forced = self._jump(num_left - 1) if self._jumps else []
+        self._num_accepted += 1 + len(forced)
+        return Outcome(token_id, forced)
+
+    def _jump(self, num_left: int) -> list[int]:
+        """Accept what must follow."""
         forced: list[int] = []
-        while self._jumps and num_left > 0 and len(forced) < MAX_FORCED_TOKENS:
+        num_left -= self._num_kept_back
+        while num_left > 0 and len(forced) < MAX_FORCED_TOKENS:
             # The end token stands alone: whether nothing else may follow shows at the end only.
             most = min(num_left, MAX_FORCED_TOKENS - len(forced))
             try:
                 taken = self._closer.jump(self.matcher.forced_tokens(most), num_left)
             except GrammarError:  # an unusable state; the next step rebuilds it
                 break
+            if taken and self._num_kept_back and self.matcher.is_finished:
+                self.matcher.rollback(1)
+                self._closer.reset()
+                taken = taken[:-1]
             if not taken:
                 break
             forced += taken
             num_left -= len(taken)
-        self._num_accepted += 1 + len(forced)
-        return Outcome(token_id, forced)
+        return forced
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class Outbox:
         progress = Progress(
             rid=request.rid,
             token_ids=request.output_ids[num_sent:],
-            prompt_tokens=request.prompt_length,
+            prompt_tokens=len(request.message.input_ids),
             completion_tokens=num_output,
             cached_tokens=request.cached_tokens or 0,
             finish=reason,
@@ -52,6 +52,7 @@ class Outbox:
             num_retractions=request.num_retractions,
             sent_seconds=now,
             pin=request.pin,
+            choice_logprobs=None if request.race is None else request.race.results(),
         )
         options = None
         if not request.options_sent:

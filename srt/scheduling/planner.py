@@ -84,7 +84,7 @@ class StepPlanner:
         while True:
             decoding = self._make_room_for_decode(failed)
             num_gave_way = len(self._gave_way)
-            prompts = self._plan_prompts(sum(1 + r.num_forced for r in decoding))
+            prompts = self._plan_prompts(decoding)
             # Whoever was preempted by a newcomer has no lease any more.
             decoding = [r for r in decoding if r.lease is not None]
             prompts = [row for row in prompts if row.request.lease is not None]
@@ -168,7 +168,8 @@ class StepPlanner:
 
     def release(self, request: Request) -> None:
         """Take an active request's lease away, leaving its KV in the tree."""
-        self._memory.close(request.kv_lease, request.all_tokens(), request.num_ready)
+        num_cached = min(request.num_ready, request.num_cacheable)
+        self._memory.close(request.kv_lease, request.all_tokens(), num_cached)
         request.lease = None
         request.forget_steps()
         self._queues.active.remove(request)
@@ -177,22 +178,26 @@ class StepPlanner:
 
     # Prompts
 
-    def _plan_prompts(self, num_decoding: int) -> list[PlannedRow]:
+    def _plan_prompts(self, decoding: list[Request]) -> list[PlannedRow]:
         budget = self._config.chunk_tokens or WHOLE_PROMPT_TOKENS
+        num_decoding = sum(1 + r.num_forced for r in decoding)
         if num_decoding:
             budget = min(budget, max(self.pace.slice_tokens, self._memory.page_size))
         if self._config.mix_decode_into_prefill:
             budget = max(budget - num_decoding, self._memory.page_size)
-        in_progress = [r for r in self._queues.active if not r.is_decoding]
+        known_to_decode = set(decoding)  # asked first: it is a fifth of the cost of is_decoding
+        in_progress = [
+            r for r in self._queues.active if r not in known_to_decode and not r.is_decoding
+        ]
         rows: list[PlannedRow] = []
         reserved = self._share_of_oldest(in_progress[0], budget) if in_progress else 0
         for request in sorted(in_progress[1:], key=lambda r: r.num_uncomputed):
             budget -= self._plan_chunk(rows, request, budget - reserved)
         if self._queues.waiting:
             budget -= self._admit_newcomers(rows, in_progress, budget - reserved)
-        planned = {row.request for row in rows}
+        served = known_to_decode.union(row.request for row in rows)
         for request in self._queues.active:  # the oldest, and who got nothing of the shares above
-            if not request.is_decoding and request not in planned:
+            if request not in served and not request.is_decoding:
                 budget -= self._plan_chunk(rows, request, budget)
         return rows
 
@@ -268,7 +273,8 @@ class StepPlanner:
         return used
 
     def _lead(self, leaders: dict[Hashable, list[Request]], request: Request) -> None:
-        group = self._memory.group_of(request.kv_lease, request.all_tokens())
+        cacheable = request.tokens[: request.num_cacheable]
+        group = self._memory.group_of(request.kv_lease, cacheable)
         if group is not None:
             leaders.setdefault(group, []).append(request)
 

@@ -39,11 +39,11 @@ class QueueOrder(Protocol):
 
 def arrival_key(request: Request) -> Key:
     """Place by rank, then arrival; unique."""
-    return (*_rank(request), *_arrival(request))
+    return (*rank_of(request), *_arrival(request))
 
 
-def _rank(request: Request) -> Key:
-    """What no policy passes over; it does not change while a request waits."""
+def rank_of(request: Request) -> Key:
+    """What no order passes over; it does not change while a request waits."""
     return (-request.message.priority, request.num_retractions == 0)
 
 
@@ -52,20 +52,20 @@ def _arrival(request: Request) -> Key:
 
 
 def _lpm_key(request: Request) -> Key:
-    return (*_rank(request), -request.num_cached, *_arrival(request))
+    return (*rank_of(request), -request.num_cached, *_arrival(request))
 
 
 def _lof_key(request: Request) -> Key:
-    return (*_rank(request), -request.max_new_tokens, *_arrival(request))
+    return (*rank_of(request), -request.max_new_tokens, *_arrival(request))
 
 
 def _shortest_prefill_key(request: Request) -> Key:
-    return (*_rank(request), request.num_tokens - request.num_cached, *_arrival(request))
+    return (*rank_of(request), request.num_tokens - request.num_cached, *_arrival(request))
 
 
 def _random_key(request: Request) -> Key:
     # Drawn once per request: a new draw at each step would be no order at all.
-    return (*_rank(request), zlib.crc32(request.rid.encode()), request.number)
+    return (*rank_of(request), zlib.crc32(request.rid.encode()), request.number)
 
 
 class ByRank:
@@ -77,21 +77,21 @@ class ByRank:
         self._counts: Counter[Key] = Counter()
 
     def add(self, request: Request) -> None:
-        rank = _rank(request)
+        rank = rank_of(request)
         if rank not in self._orders:
             self._orders[rank] = self._make_order()
         self._orders[rank].add(request)
         self._counts[rank] += 1
 
     def remove(self, request: Request) -> None:
-        rank = _rank(request)
+        rank = rank_of(request)
         self._orders[rank].remove(request)
         self._counts[rank] -= 1
         if not self._counts[rank]:
             del self._orders[rank], self._counts[rank]
 
     def changed(self, request: Request) -> None:
-        self._orders[_rank(request)].changed(request)
+        self._orders[rank_of(request)].changed(request)
 
     def walk(self) -> Generator[Request, None, None]:
         for rank in sorted(self._orders):

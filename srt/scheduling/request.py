@@ -20,7 +20,9 @@ from ..memory.radix_node import RadixNode
 from ..messages import FinishReason, GenerateRequest, PositionLogprobs, PrefixPin
 from ..sampling_params import SamplingParams
 from ..tokenization.incremental import PROMPT_TAIL_TOKENS
+from .choice_race import ChoiceRace
 from .grammar_rows import GrammarState
+from .length_history import Kind, kind_of
 
 
 class StopMatch(Protocol):
@@ -56,9 +58,10 @@ class Request:
     # What every step reads, taken from the message once.
     rid: str  # the id that clients, logs and aborts use
     params: SamplingParams
-    prompt_length: int
+    prompt_length: int  # the tokens of choices that are scored after it included
     max_new_tokens: int  # the edge has made the limit a number
     stop_ids: frozenset[int]  # that end the output, min_new_tokens permitting
+    length_kind: Kind | None  # its output is as long as others of the kind; None: to its limit
     output_ids: list[int] = field(default_factory=list)
     lease: KvLease | None = None
     num_computed: int = 0  # leading tokens whose KV the steps launched so far compute
@@ -73,12 +76,15 @@ class Request:
     grammar: GrammarState | None = None  # set before it may run, where its output follows one
     num_forced: int = 0  # of its uncomputed tokens, those beyond one that a grammar forced
     forced_tail: list[int] = field(default_factory=list)  # of them, those after a pending token
+    unscored: list[int] = field(default_factory=list)  # forced, not output before they are scored
+    is_pending_forced: bool = False  # whether a grammar has forced the token that is being drawn
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     output_logprobs: list[PositionLogprobs] = field(default_factory=list)
     num_sent: int = 0  # output tokens the detokenizer has got
     options_sent: bool = False
     finish: FinishReason | None = None
     pin: PrefixPin | None = None  # made at its end, if it was to be pinned
+    race: ChoiceRace | None = None  # of choices to score; their tokens count as the prompt's
 
     @classmethod
     def of(
@@ -105,11 +111,17 @@ class Request:
             prompt_length=len(tokens),
             max_new_tokens=params.max_new_tokens,
             stop_ids=stop_ids if params.ignore_eos else stop_ids | eos_token_ids,
+            length_kind=None
+            if params.ignore_eos
+            else kind_of(message.namespace, params.max_new_tokens),
         )
         if message.logprobs is not None and message.logprobs.prompt_start == 0:
             # Nothing predicts the first token; all other positions are scored by the model.
             request.prompt_logprobs.append(PositionLogprobs(None, message.input_ids[0]))
             request.num_scored = 1
+        if message.choices is not None:
+            request.race = ChoiceRace(message.choices, has_prompt=request.prompt_length > 0)
+            request.add_choice_tokens(request.race.begin())
         return request
 
     @property
@@ -120,7 +132,7 @@ class Request:
     @property
     def has_pending_token(self) -> bool:
         """Whether the last of num_tokens is still being drawn."""
-        return self.num_tokens > self.prompt_length + len(self.output_ids)
+        return self.num_tokens > self.prompt_length + len(self.output_ids) + len(self.unscored)
 
     @property
     def num_uncomputed(self) -> int:
@@ -172,10 +184,30 @@ class Request:
         At least one token must be computed, to have logits; and the token before each prompt
         position that is still to be scored.
         """
-        limit = self.num_tokens - 1
+        limit = max(min(self.num_tokens, self.num_cacheable) - 1, 0)
         if self.wants_prompt_logprobs:
             limit = min(limit, max(self.next_logprob_position - 1, 0))
         return limit
+
+    @property
+    def num_cacheable(self) -> int:
+        """Leading tokens that are known and form one sequence: those that others may find."""
+        if self.race is not None:
+            return len(self.message.input_ids)
+        return self.prompt_length + len(self.output_ids)
+
+    def add_choice_tokens(self, token_ids: list[int]) -> None:
+        """Put tokens of choices behind those that are there; they follow each other by a trie."""
+        more = np.asarray(token_ids, dtype=np.int32)
+        self.tokens = np.concatenate([self.tokens, more])
+        self.num_tokens = self.prompt_length = len(self.tokens)
+
+    def go_on_with_race(self) -> bool:
+        """Take up the tokens of the race's next stage; False if it is over."""
+        assert self.race is not None, self.rid
+        token_ids = self.race.go_on()
+        self.add_choice_tokens(token_ids)
+        return bool(token_ids)
 
     def reserve(self) -> None:
         """Make place for the output token that a launched step will draw.
@@ -201,20 +233,24 @@ class Request:
         self.num_computed = self.num_ready = 0
         self.num_forced = 0
         self.forced_tail.clear()
+        self.unscored.clear()
+        self.is_pending_forced = False
 
     def jump_forward(self, forced: list[int]) -> list[int]:
         """Plan forced tokens, those that must follow the token just drawn; append it after this.
 
         The next step computes them beside the row's next token. Returns those to append right after
         the drawn one. If a step that draws the first of them is in flight already, the rest are
-        planned behind it, and returned when that one has been drawn.
+        planned behind it, and returned when that one has been drawn. Where log-probabilities are
+        asked for none are returned: take_scored gives them when a step has scored them.
         """
         tail, self.forced_tail = self.forced_tail, []
         if tail or not forced:
-            return tail
+            return self._held_until_scored(tail)
         is_pending = self.num_tokens > self.prompt_length + len(self.output_ids) + 1
         if is_pending:
             self.tokens[self.num_tokens - 1] = forced[0]
+            self.is_pending_forced = True
             forced = forced[1:]
         forced = forced[: self.num_new_tokens_left]
         for token_id in forced:
@@ -222,8 +258,26 @@ class Request:
             self.tokens[self.num_tokens - 1] = token_id
         self.num_forced = len(forced)
         if not is_pending:
-            return forced
+            return self._held_until_scored(forced)
         self.forced_tail = forced
+        return []
+
+    @property
+    def forced_to_score(self) -> list[int]:
+        """The forced tokens that the next step computes, which the tokens before them predict."""
+        first = self.num_tokens - self.num_forced
+        planned: list[int] = self.tokens[first : self.num_tokens].tolist()
+        return planned
+
+    def take_scored(self) -> list[int]:
+        """Return the forced tokens that a step has scored, to be appended; forget them here."""
+        scored, self.unscored = self.unscored, []
+        return scored
+
+    def _held_until_scored(self, token_ids: list[int]) -> list[int]:
+        if self.message.logprobs is None:
+            return token_ids
+        self.unscored = token_ids
         return []
 
     def all_tokens(self) -> npt.NDArray[np.int32]:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
+
+import msgspec
 
 from runtime.grammars.matcher import GrammarError
 
 from ..errors import BadRequest, ServingError
 from ..execution.forward_batch import Executor, SampledToken
+from ..execution.launching import LaunchingExecutor
 from ..memory.kv_memory import KvLease, KvMemory
 from ..messages import (
     AbortRequest,
@@ -25,6 +27,7 @@ from ..messages import (
     FlushDone,
     GenerateRequest,
     GrammarReady,
+    PositionLogprobs,
     SchedulerCounters,
     SchedulerReply,
     SchedulerState,
@@ -38,13 +41,15 @@ from .batch_builder import BatchBuilder, StepInput
 from .compiling import CompilingRequests, GrammarStore, NoGrammars
 from .config import SchedulerConfig
 from .grammar_rows import Outcome
+from .launch_runner import LaunchRunner
 from .limits import Deadlines
 from .outbox import Outbox
 from .planner import Queues, StepPlan, StepPlanner
 from .prefix_pins import PrefixPins
+from .queue_limits import QueueLimits
 from .request import MakeStopChecker, Request
 from .step_log import StepLog
-from .step_runner import InlineRunner, StepResult, StepRunner, ThreadRunner
+from .step_runner import InlineRunner, PendingStep, StepRunner, ThreadRunner
 from .stop_rules import finish_after
 from .waiting_queue import WaitingQueue
 
@@ -60,7 +65,7 @@ class StepInFlight:
 
     step: StepInput
     leases: dict[Request, KvLease]
-    result: Future[StepResult]
+    result: PendingStep
 
 
 @dataclass(slots=True)
@@ -84,10 +89,14 @@ class Scheduler:
         self._config = config
         self._memory = memory
         self._runner: StepRunner
+        runs_in_thread = False
         if config.overlap_depth == 0:
             self._runner = InlineRunner(executor, clock)
+        elif isinstance(executor, LaunchingExecutor):
+            self._runner = LaunchRunner(executor, clock)
         else:
             self._runner = ThreadRunner(executor, len(memory.table.slot_table), clock)
+            runs_in_thread = True
         self._in_flight: StepInFlight | None = None
         self._make_stop_checker = make_stop_checker
         self._clock = clock
@@ -103,6 +112,7 @@ class Scheduler:
                 config.ageing_stride,
                 config.in_batch_sharing_min_tokens,
                 config.in_batch_sharing_max_cached_tokens,
+                config.program_order,
             )
         )
         self._compiling = CompilingRequests(
@@ -111,7 +121,8 @@ class Scheduler:
         self._by_rid: dict[str, Request] = {}
         self._counters = SchedulerCounters()
         self._planner = StepPlanner(config, memory, self._queues, self._counters, clock)
-        self._builder = BatchBuilder(memory, copies_slots=config.overlap_depth > 0)
+        self._queue_limits = QueueLimits(config, self._queues, self._counters, self._planner.pace)
+        self._builder = BatchBuilder(memory, copies_slots=runs_in_thread)
         self._outbox = Outbox(config.stream_interval)
         self._replies: list[SchedulerReply] = []
         self._flushes: list[_PendingFlush] = []
@@ -152,7 +163,8 @@ class Scheduler:
             except BadRequest as error:
                 self._finish(request, _failure(error.message, 400, error.error_type))
                 return
-        refusal = self._refusal(request)
+        num_queued = len(self._queues.waiting) + len(self._compiling) + 1
+        refusal = self._queue_limits.refusal(request, num_queued, self._num_unplanned)
         if refusal is not None:
             self._finish(request, _failure(refusal, 503, "overloaded_error"))
             return
@@ -171,42 +183,6 @@ class Scheduler:
                 return
         self._queues.waiting.add(request)
         self._num_unplanned += 1
-
-    def _refusal(self, request: Request) -> str | None:
-        """Return why request cannot be queued now, None if it can."""
-        waiting = self._queues.waiting
-        most = self._config.max_queued_requests
-        # Who has come since the last plan is not queued as far as there is a free row: a plan has
-        # to look at it first. What a plan has left waiting is, whatever it waits for.
-        num_places = self._config.max_running_requests - len(self._queues.active)
-        num_queued = (
-            len(waiting) + len(self._compiling) + 1 - min(self._num_unplanned + 1, num_places)
-        )
-        if most is not None and num_queued > most:
-            return f"the queue is full: {most} requests are waiting; try again later"
-        most = self._config.max_queued_tokens
-        if most is not None and waiting and waiting.num_tokens + request.num_tokens > most:
-            return (
-                f"the queue is full: {waiting.num_tokens} prompt tokens are waiting, at most "
-                f"{most} may; try again later"
-            )
-        return self._shed(request)
-
-    def _shed(self, request: Request) -> str | None:
-        """Refuse a request whose first token would come too late, as far as can be told."""
-        limit = self._config.shed_ttft_seconds
-        speed = self._planner.pace.tokens_per_second
-        if limit is None or speed is None or not self._queues.waiting:
-            return None
-        looked_up = self._counters.prompt_tokens
-        uncached_share = 1.0 - self._counters.cached_prompt_tokens / max(looked_up, 1)
-        ahead = (self._queues.waiting.num_tokens + request.num_tokens) * uncached_share
-        if ahead / speed <= limit:
-            return None
-        return (
-            f"a first token would take about {ahead / speed:.1f} s, more than the {limit:g} s "
-            "that this server promises; try again later"
-        )
 
     def _abort(self, rid: str | None) -> None:
         doomed = list(self._by_rid.values()) if rid is None else [self._by_rid.get(rid)]
@@ -238,6 +214,7 @@ class Scheduler:
         self._end_expired()
         self._num_unplanned = 0
         if not self._by_rid:
+            self._compiling.rest(self._clock())
             return None
         while True:
             plan = self._planner.plan()
@@ -264,7 +241,7 @@ class Scheduler:
                 row.request.num_forced = 0
         for request in step.sampled_requests:
             request.reserve()
-        for request, scored in zip(step.scored_requests, step.prompt_logprob_rows, strict=True):
+        for request, scored in zip(step.scored_requests, step.prompt_logprob_rows, strict=False):
             request.num_scored += len(scored.target_ids)
         return StepInFlight(step, leases, self._runner.submit(step))
 
@@ -277,9 +254,14 @@ class Scheduler:
         step, leases = in_flight.step, in_flight.leases
         result = in_flight.result.result()
         output = result.output
-        for request, scores in zip(step.scored_requests, output.prompt_logprobs, strict=True):
+        num_scored = len(step.scored_requests)
+        num_told = num_scored + len(step.choice_scores)
+        for request, scores in zip(step.scored_requests, output.prompt_logprobs, strict=False):
             if request.lease is leases[request]:
                 request.prompt_logprobs.extend(scores)
+        told = zip(step.choice_scores, output.prompt_logprobs[num_scored:num_told], strict=True)
+        for choices, scores in told:  # right also for who has lost its lease since
+            choices.learn(scores)
         num_prompt_tokens = 0
         prompts: list[Request] = []
         for row in step.rows:
@@ -295,20 +277,27 @@ class Scheduler:
                 self._cache_prompt(request)
         now = self._clock()
         self._planner.pace.step_took(num_prompt_tokens, result.seconds)
+        forced = zip(step.forced_requests, output.prompt_logprobs[num_told:], strict=False)
+        for request, scores in forced:
+            if request.lease is leases[request]:
+                self._absorb_forced(request, scores)
         drawn = zip(step.sampled_requests, output.sampled, strict=True)
         for place, (request, sampled) in enumerate(drawn):
             if request.lease is leases[request]:
                 self._absorb_token(request, sampled, result.outcomes.get(place), now)
         for request in prompts:
             if request.lease is leases[request] and request.num_ready == request.num_tokens:
+                if request.race is not None and request.go_on_with_race():
+                    continue
                 self._end(request, FinishReason(type="length"))  # max_new_tokens is 0
         self._counters.steps += 1
-        self._log.step(step, self._queues, self._memory, self._planner.admission.ratio)
+        self._log.step(step, self._queues, self._memory, self._planner.admission)
         if not self._by_rid and self._in_flight is None:
             self._on_idle()
 
     def _cache_prompt(self, request: Request) -> None:
-        self._memory.commit(request.kv_lease, request.all_tokens(), request.num_ready)
+        num_ready = min(request.num_ready, request.num_cacheable)
+        self._memory.commit(request.kv_lease, request.all_tokens(), num_ready)
         self._queues.waiting.advanced(request)
 
     def _absorb_token(
@@ -321,19 +310,32 @@ class Scheduler:
         if request.first_token_seconds is None:
             request.first_token_seconds = now
         if sampled.logprobs is not None:
-            request.output_logprobs.append(sampled.logprobs)
+            logprobs = sampled.logprobs
+            if request.is_pending_forced:
+                logprobs, request.is_pending_forced = _forced(logprobs), False
+            request.output_logprobs.append(logprobs)
         tokens = [sampled.token_id]
         if outcome is not None:
             tokens += request.jump_forward(outcome.forced)
-        for token_id in tokens:
+        if self._append(request, tokens) and request.message.stream:
+            self._outbox.progress(request, now)
+
+    def _absorb_forced(self, request: Request, scores: list[PositionLogprobs]) -> None:
+        for token_id, logprobs in zip(request.take_scored(), scores, strict=True):
+            request.output_logprobs.append(_forced(logprobs))
+            if not self._append(request, [token_id]):
+                return
+
+    def _append(self, request: Request, token_ids: list[int]) -> bool:
+        """Append output tokens up to one that ends it; return whether request goes on."""
+        for token_id in token_ids:
             request.append(token_id)
             self._counters.generated_tokens += 1
             reason = self._finish_after(request)
             if reason is not None:
                 self._end(request, reason)
-                return
-        if request.message.stream:
-            self._outbox.progress(request, now)
+                return False
+        return True
 
     def _finish_after(self, request: Request) -> FinishReason | None:
         token_id = request.output_ids[-1]
@@ -371,7 +373,14 @@ class Scheduler:
         self._planner.quotas.charge(request.message.tenant, len(request.output_ids))
         self._outbox.finish(request, reason, self._clock())
         self._deadlines.ended(request)
-        logger.debug("%s ended: %s", request.rid, reason.type)
+        message = request.message
+        logger.debug(
+            "%s (program %s, branch %s) ended: %s",
+            request.rid,
+            message.program_id,
+            message.branch_id,
+            reason.type,
+        )
 
     def _on_idle(self) -> None:
         self._planner.admission.reset()
@@ -448,6 +457,10 @@ class Scheduler:
         """Return and forget the replies since the last call."""
         replies, self._replies = self._replies, []
         return replies
+
+
+def _forced(logprobs: PositionLogprobs) -> PositionLogprobs:
+    return msgspec.structs.replace(logprobs, is_forced=True)
 
 
 def _failure(message: str, status_code: int, error_type: str = _SERVER_ERROR) -> FinishReason:

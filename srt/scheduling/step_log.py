@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from ..memory.kv_memory import KvMemory
+from .admission import AdmissionRule
 from .batch_builder import StepInput
 from .planner import Queues
 
@@ -28,7 +29,9 @@ class StepLog:
         """Nothing runs any more: the throughput is 0, not that of a load that is gone."""
         self.tokens_per_second = 0.0
 
-    def step(self, step: StepInput, queues: Queues, memory: KvMemory, ratio: float) -> None:
+    def step(
+        self, step: StepInput, queues: Queues, memory: KvMemory, admission: AdmissionRule
+    ) -> None:
         """Account for one step; log and start anew after every interval."""
         self._steps += 1
         self._output_tokens += len(step.sample_rows)
@@ -50,7 +53,7 @@ class StepLog:
             kv.protected + kv.held,
             kv.total,
             kv.evictable,
-            ratio,
+            admission.ratio,
         )
         self._steps = self._prompt_tokens = self._output_tokens = 0
         self._since = now

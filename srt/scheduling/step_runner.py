@@ -31,10 +31,18 @@ class StepResult:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
 
-class StepRunner(Protocol):
-    """Takes steps in order; each result is a future."""
+class PendingStep(Protocol):
+    """A step that was submitted."""
 
-    def submit(self, step: StepInput) -> Future[StepResult]: ...
+    def result(self) -> StepResult:
+        """Wait for what it gave."""
+        ...
+
+
+class StepRunner(Protocol):
+    """Takes steps in order."""
+
+    def submit(self, step: StepInput) -> PendingStep: ...
 
 
 class InlineRunner:

@@ -14,7 +14,8 @@ from functools import partial
 
 from ..memory.kv_memory import KvMemory
 from .kept_order import KeptOrder
-from .queue_order import POLICIES, arrival_key
+from .program_order import ProgramOrder
+from .queue_order import POLICIES, QueueOrder, arrival_key
 from .request import Request
 
 AGEING_STRIDE = 8
@@ -27,7 +28,8 @@ class WaitingQueue:
 
     work_done counts tokens computed since start. A follower waits for a leader if that saves it at
     least min_shared_tokens (0: nobody waits) and no more than max_cached_tokens of it are cached
-    already (None: however many).
+    already (None: however many). program_order: programs that have begun come before the policy's
+    order.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class WaitingQueue:
         ageing_stride: int = AGEING_STRIDE,
         min_shared_tokens: int = MIN_SHARED_TOKENS,
         max_cached_tokens: int | None = None,
+        program_order: bool = False,
     ) -> None:
         self._memory = memory
         self._clock = clock
@@ -47,10 +50,12 @@ class WaitingQueue:
         self._ageing_stride = ageing_stride
         self._min_shared_tokens = min_shared_tokens
         self._max_cached_tokens = max_cached_tokens
-        self._order = POLICIES[policy](work_done)
+        make_order = partial(POLICIES[policy], work_done)
+        self._programs = ProgramOrder(make_order) if program_order else None
+        self._order: QueueOrder = self._programs or make_order()
         self._by_age = KeptOrder(arrival_key)
         self._by_arrival = KeptOrder(lambda r: (r.message.arrival_seconds, r.number))
-        self._is_fcfs = policy == "fcfs"
+        self._is_fcfs = policy == "fcfs" and not program_order
         # By leader: (shared prefix, number, follower). One that has left stays until it is met.
         self._parked: dict[Request, list[tuple[float, int, Request]]] = {}
         self._aside: set[Request] = set()  # parked or deferred
@@ -97,6 +102,8 @@ class WaitingQueue:
         """Let a request go that has a lease now."""
         self.remove(request)
         self._num_admitted += 1
+        if self._programs is not None:
+            self._programs.admitted(request)
 
     def candidates(self) -> Generator[Request, None, None]:
         """Yield requests to admit, the most urgent first; call admit for those that are.
@@ -225,7 +232,6 @@ class WaitingQueue:
 def _shared_tokens(leader: Request, request: Request, start: int) -> int:
     """Length of the prefix they share, as far as request may take it from the cache."""
     # Not num_tokens: the place of a token that is still being drawn holds anything.
-    num_known = leader.prompt_length + len(leader.output_ids)
-    stop = min(num_known, request.match_limit)
+    stop = min(leader.num_cacheable, request.match_limit)
     differs = leader.tokens[start:stop] != request.tokens[start:stop]
     return start + int(differs.argmax()) if differs.any() else stop

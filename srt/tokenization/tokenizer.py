@@ -84,16 +84,17 @@ class Tokenizer:
 
         Raises BadRequest for a lone surrogate, which no UTF-8 text contains.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise BadRequest(
-                f"the text contains a lone surrogate (U+{ord(text[error.start]):04X}) at character "
-                f"{error.start}; send valid Unicode"
-            ) from None
+        return self.encode_all([text], add_special_tokens)[0]
+
+    def encode_all(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """Ids of each text, as by encode; several cost less together than one by one."""
+        for text in texts:
+            _check_encodable(text)
         # The batch form lets other threads run meanwhile, and keeps no offsets.
-        (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return list(encoding.ids)
+        encodings = self.backend.encode_batch_fast(
+            list(texts), add_special_tokens=add_special_tokens
+        )
+        return [list(encoding.ids) for encoding in encodings]
 
     def decode(
         self,
@@ -184,6 +185,16 @@ class Tokenizer:
     def _named_id(self, name: str) -> int | None:
         text = self.special_tokens.get(name)
         return None if text is None else self.backend.token_to_id(text)
+
+
+def _check_encodable(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadRequest(
+            f"the text contains a lone surrogate (U+{ord(text[error.start]):04X}) at character "
+            f"{error.start}; send valid Unicode"
+        ) from None
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

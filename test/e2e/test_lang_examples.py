@@ -26,6 +26,7 @@ PRINTS = {
     "select_classifier": r"(positive|negative) \[-.*\n(positive|negative) \[-",
     "self_consistency": r"answers: \[(-?\d+, ){4}-?\d+\]\nvote: -?\d+",
     "streaming": r"(.|\n)+\n\(\d+ tokens\)",
+    "tool_calls": r"user What is 17 times 23\?\nassistant \[.*multiply.*\]\ntool \d+\n",
     "tool_loop": r"Question: What is 17 times 23\?\n(.|\n)*Answer:",
     "tree_search": r"Once upon a time a fox met a crane\..+\..+\.",
 }

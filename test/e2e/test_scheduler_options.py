@@ -24,6 +24,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "overlap": OVERLAP,
     "overlap, forced retraction": (*OVERLAP, "--test-retract-every", "3"),
     "learnt, dfs-weight": ("--admission-rule", "learnt", "--schedule-policy", "dfs-weight"),
+    "program order, fcfs": ("--program-order", "--schedule-policy", "fcfs", *OVERLAP),
     "prompt-only, hrrn": ("--admission-rule", "prompt-only", "--schedule-policy", "hrrn", *OVERLAP),
 }
 
@@ -36,7 +37,14 @@ def mixed_calls(api: ApiClient) -> list[Callable[[], Any]]:
         if index % 5 == 2:
             sampling |= {"stop": ["the", "\n"], "min_new_tokens": 4}
         prompt = STORY * (index % 4 + 1) + f"In year {index},"
-        return api.generate(prompt, 10 + index, sampling=sampling, return_logprob=index % 4 == 0)
+        return api.generate(
+            prompt,
+            10 + index,
+            sampling=sampling,
+            return_logprob=index % 4 == 0,
+            program_id=f"program {index % 5}",
+            branch_id=str(index),
+        )
 
     return [lambda index=index: call(index) for index in range(24)]
 

@@ -98,6 +98,27 @@ def test_openai_routes_take_a_schema_under_any_of_its_names(
     assert is_person(completion.json()["choices"][0]["text"]), completion.text
 
 
+def test_what_a_loose_schema_leaves_out_is_told_by_every_route(api: ApiClient) -> None:
+    schema = {"type": "string", "format": "phone", "maxLength": 10}
+    loose = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": False}}
+    asked = {"max_tokens": 30, "temperature": 0, "response_format": loose}
+    chat = {**asked, "messages": [{"role": "user", "content": PROMPT}]}
+
+    told = [
+        api.ok("/v1/chat/completions", chat)["choices"],
+        api.ok("/v1/completions", {**asked, "prompt": PROMPT})["choices"],
+        [
+            one
+            for event in api.events("/v1/chat/completions", {**chat, "stream": True})
+            for one in event["choices"]
+            if one["finish_reason"]
+        ],
+    ]
+
+    for choices in told:
+        assert [one["dropped_schema_keywords"] for one in choices] == [["/format"]]
+
+
 def test_json_object_is_an_object(api: ApiClient) -> None:
     body = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 60}
     reply = api.post(
@@ -171,6 +192,8 @@ def test_logprobs_are_given_for_every_token_and_of_the_raw_distribution(api: Api
         ({"ebnf": "no rules here"}, "ebnf", ""),
         ({"choice": [1, 2]}, "choice", "strings"),
         ({"choice": ["a"], "regex": "b"}, "choice", "both"),
+        ({"regex": "ab(c"}, "regex", "unclosed group"),
+        ({"regex": "[^\\s\\S]"}, "regex", "no text satisfies"),
     ],
 )
 def test_bad_grammar_is_refused_by_name(
@@ -181,6 +204,52 @@ def test_bad_grammar_is_refused_by_name(
     error = reply.json()["error"]
     assert error["param"] == param
     assert words in error["message"]
+
+
+def test_grammar_that_breaks_off_in_the_middle_is_refused_before_it_starts(api: ApiClient) -> None:
+    mail = {"type": "string", "format": "email", "not": {"pattern": "a{3}"}}
+    schema = {"type": "object", "properties": {"mail": mail}, "required": ["mail"]}
+    body = {"text": PROMPT, "sampling_params": {"json_schema": json.dumps(schema)}, "stream": True}
+
+    reply = api.post("/generate", body)
+
+    assert reply.status_code == 400, reply.text
+    error = reply.json()["error"]
+    assert error["param"] == "json_schema"
+    assert "cannot be followed after the output" in error["message"]
+    assert "mail" in error["message"]
+
+
+@pytest.mark.parametrize("pattern", ["x.y", "\\n", "\\t.*\\r"])
+def test_string_that_waits_for_something_is_whole_within_a_small_budget(
+    api: ApiClient, pattern: str
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": pattern}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    for seed in range(3):
+        answer = generate(
+            api,
+            json_schema=json.dumps(schema),
+            max_new_tokens=24,
+            temperature=1.0,
+            sampling_seed=seed,
+        )
+        assert re.search(pattern, json.loads(answer["text"])["a"])
+        assert answer["meta_info"]["finish_reason"]["type"] == "stop"
+
+
+@pytest.mark.parametrize("is_recursive", [False, True])
+def test_thousands_of_alternatives_are_served(api: ApiClient, is_recursive: bool) -> None:
+    options = " | ".join(f'"w{i}"' for i in range(20_000))
+    ebnf = f'root ::= "(" root ")" | {options}' if is_recursive else f"root ::= {options}"
+    answer = generate(api, ebnf=ebnf)
+    found = re.fullmatch(r"(\(*)w(\d+)(\)*)", answer["text"])
+    assert found is not None and int(found[2]) < 20_000
+    assert len(found[1]) == len(found[3])
 
 
 def test_greedy_output_is_the_same_without_jumps_and_with_overlap(api: ApiClient) -> None:
@@ -222,6 +291,10 @@ HOSTILE: list[dict[str, Any]] = [
     {"regex": "(((a{1,60}){1,60}){1,60})"},
     {"regex": "(a|b)*a(a|b){22}"},
     {"ebnf": "root ::= " + "(" * 60_000},
+    {"ebnf": "root ::= r0\n" + "\n".join(f'r{i} ::= "x" | r{i + 1}' for i in range(9_000))},
+    {"ebnf": 'root ::= "(" root ")" | "' + "a" * 200_000 + '"'},
+    {"json_schema": '{"type": "string", "format": "email", "not": {"pattern": "a{3}"}}'},
+    {"regex": "(.*a.{100}){10}"},
 ]
 
 

@@ -68,6 +68,15 @@ def test_a_named_call_is_that_call_with_arguments_of_its_schema(api: ApiClient) 
     assert choice["message"]["content"] is None
 
 
+def test_a_function_without_parameters_is_called_without_arguments(api: ApiClient) -> None:
+    now = {"type": "function", "function": {"name": "now", "description": "The time of day"}}
+
+    (choice,) = api.chat("What time is it?", 60, tools=[now], tool_choice="required")["choices"]
+
+    for call in choice["message"]["tool_calls"]:
+        assert json.loads(call["function"]["arguments"]) == {}
+
+
 @pytest.mark.parametrize("temperature", [0, 1.5])
 def test_required_calls_satisfy_their_schemas_at_any_temperature(
     api: ApiClient, temperature: float

@@ -57,7 +57,8 @@ def test_of_those_who_wait_the_most_important_is_next(api: ApiClient) -> None:
     ended: list[int] = []
 
     def ask(priority: int) -> None:
-        api.generate(f"Of priority {priority}", 2, priority=priority)
+        # Long enough that the ends are further apart than a loaded machine delays a thread here.
+        api.generate(f"Of priority {priority}", 80, sampling=LONG, priority=priority)
         ended.append(priority)
 
     running = generate_body("Once", 4000, LONG)

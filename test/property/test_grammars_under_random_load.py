@@ -10,9 +10,9 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from support.fake_executor import continuation, next_token
+from support.fake_executor import continuation, next_token, score
 from support.fake_grammar import HashGrammar
-from support.scheduler_rig import SchedulerRig
+from support.scheduler_rig import Outcome, SchedulerRig
 
 from runtime.srt.messages import AbortRequest, GrammarReady
 from runtime.srt.sampling_params import LogprobOptions
@@ -38,6 +38,7 @@ class _Asked:
     prompt: list[int]
     max_new: int
     grammar: HashGrammar | None
+    wants_logprobs: bool
 
     @property
     def expected(self) -> list[int]:
@@ -81,14 +82,15 @@ def test_output_is_the_grammars_greedy_text(seed: int) -> None:
             key = f"g{number}"
             grammar = HashGrammar(number, length, END_ID)
             source = rig.grammars.add(key, grammar, is_ready=rng.random() < 0.7)
-        asked[rid] = _Asked(prompt, max_new, grammar)
+        wants_logprobs = rng.random() < 0.4
+        asked[rid] = _Asked(prompt, max_new, grammar, wants_logprobs)
         rig.submit(
             rid,
             prompt,
             max_new_tokens=max_new,
             stream=rng.random() < 0.7,
             ignore_eos=grammar is None or rng.random() < 0.3,
-            logprobs=LogprobOptions() if rng.random() < 0.2 else None,
+            logprobs=LogprobOptions() if wants_logprobs else None,
             grammar=source,
         )
         for _ in range(rng.choice([0, 1, 3])):
@@ -106,6 +108,8 @@ def test_output_is_the_grammars_greedy_text(seed: int) -> None:
     for rid, facts in asked.items():
         outcome = rig.outcomes[rid]
         assert outcome.finish is not None, f"{rid} was lost"
+        if facts.wants_logprobs:
+            _check_logprobs(outcome, facts)
         expected = facts.expected
         if outcome.finish.type == "abort":
             assert rid in aborted, (rid, outcome.finish)
@@ -114,6 +118,19 @@ def test_output_is_the_grammars_greedy_text(seed: int) -> None:
         assert outcome.token_ids == expected, rid
         is_whole = facts.grammar is not None and expected[-1] == END_ID
         assert outcome.finish.type == ("stop" if is_whole else "length"), rid
+
+
+def _check_logprobs(outcome: Outcome, facts: _Asked) -> None:
+    """Every output token has its own, those that were not drawn too."""
+    output = outcome.token_ids
+    contexts = [[*facts.prompt, *output[:i]] for i in range(len(output))]
+    assert [one.token_id for one in outcome.output_logprobs] == output
+    assert [one.logprob for one in outcome.output_logprobs] == [
+        score(context, token) for context, token in zip(contexts, output, strict=True)
+    ]
+    for i, one in enumerate(outcome.output_logprobs):
+        if one.is_forced:
+            assert facts.grammar is not None and len(facts.grammar.allowed(output[:i])) == 1
 
 
 def _finish_compiling(rig: SchedulerRig) -> None:
@@ -139,6 +156,56 @@ def test_forced_tokens_are_computed_together() -> None:
 
     assert steps[False] == len(output)
     assert steps[True] <= num_choices + 1 < len(output)
+
+
+@pytest.mark.parametrize("overlap_depth", [0, 1])
+def test_forced_tokens_have_log_probabilities_and_are_marked(overlap_depth: int) -> None:
+    grammar = HashGrammar(5, 24, END_ID)
+    output = _greedy([1, 2], grammar)
+    num_choices = sum(len(grammar.allowed(output[:i])) > 1 for i in range(len(output)))
+    rig = SchedulerRig(
+        vocab_size=VOCABULARY, overlap_depth=overlap_depth, eos_token_ids=frozenset({END_ID})
+    )
+    source = rig.grammars.add("g", grammar)
+
+    rig.submit("r", [1, 2], max_new_tokens=40, grammar=source, logprobs=LogprobOptions())
+    rig.run()
+
+    found = rig.outcomes["r"].output_logprobs
+    assert rig.outcomes["r"].token_ids == output
+    assert [one.logprob for one in found] == [
+        score([1, 2, *output[:i]], token) for i, token in enumerate(output)
+    ]
+    # The first token, the end and what follows a choice may be drawn.
+    assert [one.is_forced for one in found[1:-1]] == [
+        len(grammar.allowed(output[:i])) == 1 for i in range(1, len(output) - 1)
+    ]
+    assert not found[-1].is_forced
+    # With overlap a step for the first of a run of forced tokens is in flight already.
+    assert len(rig.executor.step_tokens) <= num_choices * (1 + overlap_depth) + 2
+
+
+def test_a_stop_id_among_forced_tokens_ends_the_output_there_with_its_log_probability() -> None:
+    grammar = HashGrammar(5, 24, END_ID)
+    output = _greedy([1, 2], grammar)
+    forced = [i for i in range(2, 24) if len(grammar.allowed(output[:i])) == 1]
+    stop = next(output[i] for i in forced if output.index(output[i]) == i and i + 1 in forced)
+    rig = SchedulerRig(vocab_size=VOCABULARY, eos_token_ids=frozenset({END_ID}))
+    source = rig.grammars.add("g", grammar)
+
+    rig.submit(
+        "r",
+        [1, 2],
+        max_new_tokens=40,
+        grammar=source,
+        logprobs=LogprobOptions(),
+        stop_token_ids=(stop,),
+    )
+    rig.run()
+
+    expected = output[: output.index(stop) + 1]
+    assert rig.outcomes["r"].token_ids == expected
+    assert [one.token_id for one in rig.outcomes["r"].output_logprobs] == expected
 
 
 def test_stream_of_jumps_holds_every_token_once_and_in_order() -> None:

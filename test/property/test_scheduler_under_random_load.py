@@ -37,6 +37,7 @@ def _random_rig(rng: random.Random) -> SchedulerRig:
         max_running_requests=rng.choice([1, 2, 5, 9]),
         chunk_tokens=rng.choice([None, 4, 8, 16]),
         policy=rng.choice(["lpm", "lpm", *POLICIES]),
+        program_order=rng.random() < 0.4,
         admission=rng.choice(sorted(RULES)),
         in_batch_sharing_min_tokens=rng.choice([0, 1, 4, 32]),
         in_batch_sharing_max_cached_tokens=rng.choice([None, None, 3]),
@@ -80,6 +81,7 @@ def _submit(rig: SchedulerRig, rng: random.Random, rid: str) -> Asked:
         ignore_eos=rng.random() < 0.2,
         priority=rng.choice([0, 0, 0, 1, 20]),
         tenant=rng.choice([None, "fast", "slow"]),
+        program_id=rng.choice([None, "p", "q", "r"]),
         timeout_seconds=timeout_seconds,
         pin_seconds=rng.choice([0.02, 0.3, 1e6]) if pins else None,
     )

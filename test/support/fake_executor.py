@@ -62,6 +62,10 @@ class FakeExecutor:
         sample_rows: list[SampleRow],
         prompt_logprob_rows: list[PromptLogprobRow],
     ) -> StepOutput:
+        return self.draw(batch, self.forward(batch), sample_rows, prompt_logprob_rows)
+
+    def forward(self, batch: ForwardBatch) -> list[list[int]]:
+        """Store the new tokens; return the context of each row."""
         self.step_tokens.append(batch.num_tokens)
         self.on_step(batch.num_tokens)
         slots = batch.out_slots
@@ -69,7 +73,16 @@ class FakeExecutor:
         assert (slots > 0).all(), "a token goes to the dummy slot"
         self.tokens[slots] = batch.input_ids
         self.positions[slots] = batch.positions
-        contexts = [self._context(batch, row) for row in range(batch.num_rows)]
+        return [self._context(batch, row) for row in range(batch.num_rows)]
+
+    def draw(
+        self,
+        batch: ForwardBatch,
+        contexts: list[list[int]],
+        sample_rows: list[SampleRow],
+        prompt_logprob_rows: list[PromptLogprobRow],
+    ) -> StepOutput:
+        """What follows from the contexts of the rows."""
         sampled = [self._sample(contexts[row.batch_row], row) for row in sample_rows]
         scores = [self._scores(batch, contexts[r.batch_row], r) for r in prompt_logprob_rows]
         return StepOutput(sampled, scores)
@@ -99,7 +112,9 @@ class FakeExecutor:
         begin, end = batch.cu_query_lens[row.batch_row : row.batch_row + 2].tolist()
         first_position = len(context) - (end - begin) + row.first
         assert row.first >= 0 and row.first + len(row.target_ids) <= end - begin
-        return [
-            PositionLogprobs(score(context[: first_position + i + 1], token), token)
-            for i, token in enumerate(row.target_ids)
-        ]
+        found = []
+        for i, token in enumerate(row.target_ids):
+            before = context[: first_position + i + 1]
+            others = tuple((score(before, other), other) for other in row.options.token_ids)
+            found.append(PositionLogprobs(score(before, token), token, by_id=others or None))
+        return found

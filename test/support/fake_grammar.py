@@ -121,3 +121,6 @@ class HashGrammars:
 
     def find(self, source: GrammarSource) -> HashGrammar | None:
         return None if source.key in self.compiling else self.grammars[source.key]
+
+    def warm_up(self) -> None:
+        """There is nothing to make."""

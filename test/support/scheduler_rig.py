@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,8 @@ from support.fake_grammar import HashGrammars
 
 from runtime.srt.memory.kv_memory import KvMemory
 from runtime.srt.messages import (
+    ChoiceLogprobs,
+    ChoiceSet,
     FinishReason,
     GenerateRequest,
     GrammarSource,
@@ -39,6 +42,7 @@ class Outcome:
     prompt_logprobs: list[PositionLogprobs] | None = None
     finish: FinishReason | None = None
     pin: PrefixPin | None = None
+    choice_logprobs: list[ChoiceLogprobs] | None = None
     cached_tokens: int = 0
     num_deltas: int = 0
     num_retractions: int = 0
@@ -57,6 +61,7 @@ class Outcome:
             self.prompt_logprobs = progress.prompt_logprobs
         self.finish = progress.finish
         self.pin = progress.pin
+        self.choice_logprobs = progress.choice_logprobs
         self.first_token_seconds.append(progress.first_token_seconds)
         self.cached_tokens = progress.cached_tokens
         self.num_retractions = progress.num_retractions
@@ -75,6 +80,7 @@ class SchedulerRig:
         eviction_policy: str = "lru",
         pinned_share: float = 0.25,
         make_stop_checker: Any = None,
+        make_executor: Callable[[int, int], FakeExecutor] = FakeExecutor,
         **config: Any,
     ) -> None:
         config = {
@@ -93,7 +99,7 @@ class SchedulerRig:
             eviction_policy=eviction_policy,
             pinned_share=pinned_share,
         )
-        self.executor = FakeExecutor(total_tokens + page_size, vocab_size)
+        self.executor = make_executor(total_tokens + page_size, vocab_size)
         self.grammars = HashGrammars()
         self.now = 0.0
         self.seconds_per_token = 0.0  # that a step takes
@@ -119,9 +125,11 @@ class SchedulerRig:
         namespace: str | None = None,
         priority: int = 0,
         tenant: str | None = None,
+        program_id: str | None = None,
         timeout_seconds: float | None = None,
         grammar: GrammarSource | None = None,
         pin_seconds: float | None = None,
+        choices: ChoiceSet | None = None,
         **sampling: Any,
     ) -> None:
         sampling.setdefault("max_new_tokens", 4)
@@ -139,7 +147,9 @@ class SchedulerRig:
                 priority=priority,
                 arrival_seconds=self.now,
                 tenant=tenant,
+                program_id=program_id,
                 pin_seconds=pin_seconds,
+                choices=choices,
                 grammar=grammar,
                 deadline_seconds=None if timeout_seconds is None else self.now + timeout_seconds,
             )

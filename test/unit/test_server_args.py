@@ -50,7 +50,6 @@ BAD_VALUES = [
     ({"chunked_prefill_size": 0}, "--chunked-prefill-size is 0"),
     ({"chunked_prefill_size": 100, "page_size": 16}, "multiple of --page-size 16"),
     ({"schedule_conservativeness": 0.0}, "--schedule-conservativeness is 0.0; it must be above 0"),
-    ({"device": "cuda"}, "--device is 'cuda', and GPU support is not built yet; choose from auto"),
     ({"quantization": "int3"}, "--quantization is 'int3'; choose from none, gguf, w8a8, w8a16"),
     (
         {"quantization": "gguf", "dtype": "float32"},

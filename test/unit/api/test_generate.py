@@ -71,6 +71,8 @@ def test_fields_may_differ_per_item(server: FakeServer) -> None:
             "token_ids_logprob": [[5], None],
             "cache_salt": ["x", "y"],
             "priority": [1, 2],
+            "program_id": "p",
+            "branch_id": ["0", "1"],
         },
     ).json()
 
@@ -80,6 +82,8 @@ def test_fields_may_differ_per_item(server: FakeServer) -> None:
     first, second = server.engine.requests
     assert first.namespace != second.namespace
     assert (first.priority, second.priority) == (1, 2)
+    assert (first.program_id, second.program_id) == ("p", "p")
+    assert (first.branch_id, second.branch_id) == ("0", "1")
 
 
 def test_streams_repeat_the_text_so_far(server: FakeServer) -> None:
@@ -280,6 +284,10 @@ def test_salt_and_key_are_never_confused(server: FakeServer) -> None:
         ({"text": ["a", "b"], "rid": ["x"]}, "rid"),
         ({"text": ["a", "b"], "priority": [1]}, "priority"),
         ({"text": "a", "priority": True}, "priority"),
+        ({"text": "a", "program_id": 7}, "program_id"),
+        ({"text": "a", "program_id": "x" * 513}, "program_id"),
+        ({"text": "a", "branch_id": ""}, "branch_id"),
+        ({"text": ["a", "b"], "branch_id": ["x"]}, "branch_id"),
         ({"text": "a", "priority": 2**40}, "priority"),
         ({"text": "a", "stream": "yes"}, "stream"),
         ({"text": "a", "return_logprob": 1}, "return_logprob"),

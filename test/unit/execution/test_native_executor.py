@@ -56,9 +56,9 @@ def test_prompt_logprobs_equal_the_reference(variant: str, tmp_path: Path) -> No
 def test_the_logprob_of_a_drawn_token_equals_its_score_as_a_prompt(tmp_path: Path) -> None:
     # Both ways to a log-probability: the step's own logits, and hidden states through the head.
     save_tiny_model(tmp_path, "llama-gqa")
-    rig = ModelRig(tmp_path, dtype="bfloat16", attention_backend="cpu_native")
-    prompt = random_prompt(40, seed=5)
-    row = SampleRow(0, GREEDY, 0, 40, prompt, [], logprobs=LogprobOptions(num_top=3))
+    rig = ModelRig(tmp_path, dtype="bfloat16", attention_backend="cpu_native", max_tokens=256)
+    prompt = random_prompt(150, seed=5)
+    row = SampleRow(0, GREEDY, 0, 150, prompt, [], logprobs=LogprobOptions(num_top=3))
 
     (drawn,) = rig.executor.execute(rig.batch({0: prompt}), [row], []).sampled
     (*_, scored) = scores(rig, 1, [*prompt, drawn.token_id])
@@ -135,6 +135,27 @@ def test_rows_that_sample_and_rows_that_are_scored_share_a_step(tmp_path: Path) 
 
     assert [one.token_id for one in output.sampled] == expected_tokens
     assert output.prompt_logprobs == expected_scores
+
+
+def test_scored_rows_get_the_same_bits_together_as_alone(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, "llama-gqa")
+    rig = ModelRig(tmp_path, dtype="bfloat16", attention_backend="cpu_native")
+    prompts = {row: random_prompt(100, seed=row) for row in range(4)}
+    options = [LogprobOptions(num_top=row, token_ids=tuple(range(row))) for row in prompts]
+
+    def scored(rows: list[int]) -> list[list[PositionLogprobs]]:
+        """Two parts of each of rows, which together are more than one slice of positions."""
+        rig.num_cached = [0] * len(rig.num_cached)
+        parts = [
+            PromptLogprobRow(rows.index(row), first, prompts[row][first + 1 : last], options[row])
+            for row in rows
+            for first, last in ((0, 60), (70, 100))
+        ]
+        batch = rig.batch({row: prompts[row] for row in rows})
+        return rig.executor.execute(batch, [], parts).prompt_logprobs
+
+    alone = [part for row in prompts for part in scored([row])]
+    assert scored([0, 1, 2, 3]) == alone
 
 
 @pytest.mark.parametrize("num_legal", [1, 2, 30])

@@ -15,7 +15,7 @@ from support.sampling_reference import probabilities
 from runtime.kernels.cpu.abi_types import Level, load_library
 from runtime.kernels.cpu.build import library_path
 from runtime.kernels.cpu.library import CpuModel, EngineError
-from runtime.srt.execution.forward_batch import SampledToken, SampleRow
+from runtime.srt.execution.forward_batch import PromptLogprobRow, SampledToken, SampleRow
 from runtime.srt.execution.logprobs import MIN_LOGPROB
 from runtime.srt.execution.native_sampler import NativeSampler
 from runtime.srt.execution.sampler import Sampler
@@ -47,6 +47,13 @@ def random_logits(num_rows: int, vocab_size: int, seed: int = 0, spread: float =
 def row(params: SamplingParams = GREEDY, **fields: Any) -> SampleRow:
     defaults = {"batch_row": 0, "seed": 0, "position": 0, "prompt_ids": [], "output_ids": []}
     return SampleRow(params=params, **{**defaults, **fields})
+
+
+def scored(
+    vocab_size: int, logits: Floats, targets: list[int], options: LogprobOptions
+) -> list[PositionLogprobs]:
+    (found,) = native(vocab_size).score(logits, [PromptLogprobRow(0, 0, targets, options)])
+    return found
 
 
 def bitmask(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
@@ -253,7 +260,7 @@ def test_positions_are_scored_as_by_torch() -> None:
     targets = np.random.default_rng(0).integers(0, vocab_size, 9).tolist()
     options = LogprobOptions(prompt_start=0, num_top=20, token_ids=(0, 5, 776))
 
-    ours = native(vocab_size).score_positions(logits, targets, options)
+    ours = scored(vocab_size, logits, targets, options)
     theirs = Sampler(vocab_size).score_positions(torch.from_numpy(logits), targets, options)
 
     for one, other in zip(ours, theirs, strict=True):
@@ -264,10 +271,10 @@ def test_positions_are_scored_as_by_torch() -> None:
 def test_more_top_logprobs_than_tokens_are_all_tokens() -> None:
     logits = random_logits(1, 7)
 
-    (scored,) = native(7).score_positions(logits, [2], LogprobOptions(num_top=50))
+    (found,) = scored(7, logits, [2], LogprobOptions(num_top=50))
 
-    assert scored.top is not None
-    assert [i for _, i in scored.top] == np.argsort(-logits[0], kind="stable").tolist()
+    assert found.top is not None
+    assert [i for _, i in found.top] == np.argsort(-logits[0], kind="stable").tolist()
 
 
 def test_ids_outside_the_vocabulary_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -210,3 +211,18 @@ def test_a_completion_is_found_where_a_string_must_have_a_shape(constraint: dict
 
     assert found is not None
     assert matcher.accept(found) == len(found) and matcher.is_finished
+
+
+@pytest.mark.parametrize(
+    "pattern", ["x.y", "\\n", "\\n.*\\n", "\\t\\r", '".*"', "\\\\", "\\x01", "[一-鿿]{3}", "x.y$|z"]
+)
+def test_an_open_pattern_gets_what_it_waits_for_within_a_small_budget(pattern: str) -> None:
+    rig = GrammarRig(GrammarEngine.LLGUIDANCE, bundled_vocabulary())
+    grammar = rig.served(closed_object({"a": {"type": "string", "pattern": pattern}}))
+    least = grammar.matcher().closing_tokens(1000)
+
+    assert least is not None and len(least) <= 16
+    for max_tokens in (len(least), len(least) + 7, len(least) + 60):
+        text, ended = generated(rig, grammar, max_tokens, jumps=True)
+        assert ended, (max_tokens, text)
+        assert re.search(pattern, json.loads(text)["a"])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from random import Random
+
 import pytest
 from support.byte_vocabulary import byte_vocabulary
 from support.grammar_rig import GrammarRig
@@ -75,3 +79,72 @@ def test_an_unreadable_or_endless_grammar_is_refused_with_its_reason(
 ) -> None:
     with pytest.raises(GrammarError, match=reason):
         lark_of_gbnf(grammar)
+
+
+WORDS = [f"word{i}" for i in range(20_000)]
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        "root ::= " + " | ".join(f'"{word}"' for word in WORDS),
+        'root ::= w\nw ::= "(" w ")" | ' + " | ".join(f'"{word[4:]}"' for word in WORDS),
+        "root ::= "
+        + " | ".join(f"r{i}" for i in range(6_000))
+        + "\n"
+        # Each rule after the one that needs it: all but the last end by what is known last.
+        + "\n".join(f'r{i} ::= "{i}"' for i in reversed(range(6_000))),
+        "root ::= r0\n"
+        + "\n".join(f'r{i} ::= "a" r{i + 1}' for i in range(8_000))
+        + '\nr8000 ::= "b"',
+        'root ::= "(" root ")" | r0\n'
+        + "\n".join(f'r{i} ::= "a" r{i + 1}' for i in range(400))
+        + '\nr400 ::= "b"',
+    ],
+    ids=["texts", "texts beside recursion", "rules", "long chain", "chain beside recursion"],
+)
+def test_a_long_grammar_takes_time_as_it_is_long(grammar: str) -> None:
+    RIG.ebnf('root ::= "a"')
+    began = time.thread_time()
+    RIG.ebnf(grammar)
+    assert time.thread_time() - began < 2.5
+
+
+def test_texts_that_begin_alike_are_all_legal_beside_recursion_and_no_others() -> None:
+    random = Random(7)
+    words = sorted({"".join(random.choices("ab", k=random.randrange(7))) for _ in range(60)})
+    options = " | ".join(f'"{word}"' for word in words)
+    compiled = RIG.ebnf(f'root ::= "(" root ")" | (w | "c") w\nw ::= {options}')
+
+    for left, right in itertools.product([*words, "c"], words):
+        assert not (text := left + right) or RIG.takes(compiled, f"({text})"), text
+    all_texts = {left + right for left, right in itertools.product([*words, "c"], words)}
+    for length in range(1, 6):
+        for letters in itertools.product("ab", repeat=length):
+            text = "".join(letters)
+            assert RIG.takes(compiled, text) == (text in all_texts), text
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ('root ::= "(" root ")" | "' + "a" * 70_000 + '"', "70002 characters .* at most 60000"),
+        (
+            "root ::= r0\n"
+            + "\n".join(f'r{i} ::= "x" | r{i + 1}' for i in range(3_000))
+            + '\nr3000 ::= "end"',
+            "lead through 3001 others, at most 500",
+        ),
+    ],
+)
+def test_a_grammar_that_the_engine_would_choke_on_is_refused_with_its_limit(
+    grammar: str, reason: str
+) -> None:
+    with pytest.raises(GrammarError, match=reason):
+        lark_of_gbnf(grammar)
+
+
+def test_rules_that_need_each_other_end_if_one_of_them_can() -> None:
+    assert lark_of_gbnf('root ::= a "."\na ::= "(" b ")"\nb ::= a | c\nc ::= b | "x"')
+    with pytest.raises(GrammarError, match="rule a can never end"):
+        lark_of_gbnf('root ::= a | "."\na ::= "(" b ")"\nb ::= a | c\nc ::= b "x"')

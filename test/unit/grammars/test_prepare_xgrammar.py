@@ -60,3 +60,24 @@ def test_all_other_schemas_are_refused_by_place(schema: Any, pointer: str) -> No
 def test_kinds_that_need_the_other_engine_are_refused_with_the_flag() -> None:
     with pytest.raises(GrammarError, match="--grammar-backend auto"):
         prepare_for_xgrammar(GrammarSpec(GrammarKind.LARK, 'start: "a"'))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        (GrammarKind.REGEX, "a$b", r"\$ at character 2"),
+        (GrammarKind.REGEX, "(?:a|^b)", r"\^ at character 6"),
+        (GrammarKind.EBNF, 'root ::= "a" | b\nb ::= "(" b ")"', "rule b can never end"),
+        (GrammarKind.EBNF, "root ::= word", "uses word"),
+    ],
+)
+def test_what_the_engine_would_ignore_or_never_finish_is_refused(
+    kind: GrammarKind, text: str, words: str
+) -> None:
+    with pytest.raises(GrammarError, match=words):
+        prepare_for_xgrammar(GrammarSpec(kind, text))
+
+
+@pytest.mark.parametrize("text", ["^ab$", r"a\$b", "[$^]x", "x[^$]y$"])
+def test_anchors_at_the_ends_and_plain_signs_are_taken(text: str) -> None:
+    assert prepare_for_xgrammar(GrammarSpec(GrammarKind.REGEX, text)).text == text

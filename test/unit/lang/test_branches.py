@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from support.fake_language_backend import FakeBackend
 
-from runtime import ProgramState, assistant, fork, function, gen, user
+from runtime import Branches, ProgramState, assistant, fork, function, gen, user
+from runtime.lang.backends.protocol import Output
 from runtime.lang.errors import BackendError, ProgramError
+from runtime.lang.expressions import LogprobRequest
+from runtime.lang.sampling import Sampling
 from runtime.lang.transcript import Message, Prompt
 
 
@@ -182,3 +186,57 @@ def test_a_fork_into_nothing_and_values_that_do_not_match_are_refused() -> None:
         program.run(0, backend=FakeBackend())
     with pytest.raises(ProgramError, match="3 values are added to 2"):
         program.run(2, backend=FakeBackend())
+
+
+def _fails_second(s: ProgramState) -> Branches:
+    s += "x"
+    branches = s.fork(2)
+    branches[0] += gen("slow")
+    branches[1] += gen("bad", top_p=7)
+    return branches
+
+
+class _SlowOrBad(FakeBackend):
+    """Refuses a top_p, and takes long for all else."""
+
+    async def generate(
+        self, prompt: Prompt, sampling: Sampling, logprobs: LogprobRequest | None
+    ) -> list[Output]:
+        if sampling.top_p is not None:
+            raise BackendError("top_p is 7")
+        return await super().generate(prompt, sampling, logprobs)
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_branch_that_fails_ends_the_run_without_waiting_for_the_others(joins: bool) -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        branches = _fails_second(s)
+        if joins:
+            branches.join()
+
+    backend = _SlowOrBad(delay_seconds=15)
+
+    started = time.monotonic()
+    with pytest.raises(BackendError, match="top_p is 7"):
+        program.run(backend=backend)
+    while backend.num_running and time.monotonic() - started < 1.0:
+        time.sleep(0.001)
+
+    assert time.monotonic() - started < 1.0
+    assert backend.num_cancelled == 1
+
+
+def test_an_async_join_raises_at_the_first_failure_and_may_be_handled() -> None:
+    @function
+    async def program(s: ProgramState) -> str:
+        branches = _fails_second(s)
+        try:
+            await branches.ajoin()
+        except BackendError:
+            return str(await branches[0].aget("slow"))
+        return "no error"
+
+    state = asyncio.run(program.arun(backend=_SlowOrBad(delay_seconds=0.2)))
+
+    assert state.ret_value == "<out>"

@@ -10,7 +10,7 @@ from runtime.lang.errors import ProgramError
 from runtime.lang.expressions import Select
 
 
-def _score(*logprobs: float, alone: tuple[float, ...] | None = None) -> ChoiceScore:
+def _score(*logprobs: float | None, alone: tuple[float, ...] | None = None) -> ChoiceScore:
     return ChoiceScore(tuple(range(len(logprobs))), logprobs, alone)
 
 
@@ -49,6 +49,21 @@ def test_unconditional_takes_what_the_text_makes_more_likely() -> None:
 @pytest.mark.parametrize("method", list(ChoicesMethod))
 def test_the_first_of_equals_wins(method: ChoicesMethod) -> None:
     assert decide(method, [_score(-1, alone=(0,))] * 3).winner == 0
+
+
+def test_a_choice_with_values_left_out_cannot_win_by_its_mean() -> None:
+    scores = [_score(-1, None), _score(-2, -2), _score(-3, -3)]
+
+    decision = decide(ChoicesMethod.TOKEN_LENGTH_NORMALIZED, scores)
+
+    assert decision.winner == 1
+    assert decision.meta["normalized_prompt_logprobs"] == [None, -2, -3]
+
+
+def test_greedy_needs_no_more_values_once_one_is_left() -> None:
+    scores = [_score(-2, None), _score(-1, None)]
+
+    assert decide(ChoicesMethod.GREEDY_TOKEN_SELECTION, scores).winner == 1
 
 
 def test_gen_with_choices_is_a_select() -> None:

@@ -242,6 +242,18 @@ def _logprobs(s: ProgramState) -> None:
     s += "x" + gen("a", return_logprob=True)
 
 
+def _relative(s: ProgramState) -> None:
+    s += "x" + select("a", ["b", "c"], choices_method="unconditional_likelihood_normalized")
+
+
+def _prompt_logprobs(s: ProgramState) -> None:
+    s += "x" + gen("a", logprob_start_len=0)
+
+
+def _in_user(s: ProgramState) -> None:
+    s += user(gen("a"))
+
+
 @pytest.mark.parametrize(
     ("body", "lacks", "words"),
     [
@@ -250,7 +262,10 @@ def _logprobs(s: ProgramState) -> None:
         (_prefilled, {"goes_on_in_messages": False}, "whole messages"),
         (_select, {"scores_choices": False}, "cannot score choices"),
         (_regex, {"sampling_fields": frozenset()}, "has no regex"),
+        (_relative, {"scores_unconditionally": False}, "cannot compare choices by unconditional"),
         (_logprobs, {"gives_logprobs": False}, "no log-probabilities"),
+        (_prompt_logprobs, {"gives_prompt_logprobs": False}, "by logprob_start_len"),
+        (_in_user, {"goes_on_in_messages": False}, "stands in user"),
     ],
 )
 def test_what_a_backend_cannot_do_is_refused_before_any_call(
@@ -317,3 +332,37 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         program.run(backend=FakeBackend())
     with pytest.raises(LanguageError, match="no field 'temprature'; did you mean temperature"):
         program.run("x", temprature=1, backend=FakeBackend())
+
+
+def test_a_function_that_waits_for_something_else_ends_at_the_deadline_too() -> None:
+    release = threading.Event()
+
+    @function
+    def stuck(s: ProgramState) -> None:
+        release.wait(20)
+
+    @function
+    async def asleep(s: ProgramState) -> None:
+        await asyncio.sleep(20)
+
+    started = time.monotonic()
+    for run in (
+        lambda: stuck.run_batch([()], backend=FakeBackend(), timeout_seconds=0.1),
+        lambda: asyncio.run(stuck.arun(backend=FakeBackend(), timeout_seconds=0.1)),
+        lambda: asleep.run(backend=FakeBackend(), timeout_seconds=0.1),
+        lambda: asleep.run(backend=FakeBackend(), timeout_seconds=0.1, stream=True).text(),
+    ):
+        with pytest.raises(DeadlinePassed, match=r"within 0\.\d+ seconds"):
+            run()
+    assert time.monotonic() - started < 5.0
+    release.set()
+
+
+def test_a_timeout_error_of_the_function_itself_stays_what_it_is() -> None:
+    @function
+    async def program(s: ProgramState) -> None:
+        raise TimeoutError("mine")
+
+    with pytest.raises(TimeoutError, match="mine") as caught:
+        program.run(backend=FakeBackend(), timeout_seconds=60)
+    assert not isinstance(caught.value, DeadlinePassed)

@@ -87,7 +87,13 @@ def test_calls_one_after_the_other_use_one_connection_and_the_key(wire: Wire) ->
     assert len(wire.ports) == 1
     path, key, body = wire.bodies[0]
     assert (path, key) == ("/generate", "Bearer secret")
-    assert body == {"text": "x", "sampling_params": {"max_new_tokens": 3}}
+    assert body == {
+        "text": "x",
+        "sampling_params": {"max_new_tokens": 3},
+        "program_id": body["program_id"],
+        "branch_id": "0",
+    }
+    assert {one["program_id"] for _, _, one in wire.bodies} == {body["program_id"]}
 
 
 def test_a_request_that_was_sent_is_not_sent_again(wire: Wire) -> None:

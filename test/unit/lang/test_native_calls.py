@@ -8,39 +8,65 @@ from typing import Any
 
 import pytest
 
-from runtime.lang.backends.native_calls import NativeCalls
-from runtime.lang.errors import BackendError, ProgramError
+from runtime.lang.backends.native_calls import Joined, NativeCalls
+from runtime.lang.backends.protocol import Output
+from runtime.lang.choices import ChoicesMethod
+from runtime.lang.errors import BackendError
 from runtime.lang.expressions import LogprobRequest
 from runtime.lang.sampling import Sampling
+from runtime.lang.tools import ToolCall, tool_offer
 from runtime.lang.transcript import Message, Prompt
 
-MERGED = {"nn": 1000}  # two letters that are one token where they meet
+METHOD = ChoicesMethod.TOKEN_LENGTH_NORMALIZED
 
 
 class FakeTransport:
-    """A token is a letter's code, but for MERGED; a message is role, letters, 0."""
+    """A token is a letter's code; a message is role, letters, 0."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.renders = 0
-        self.num_encoded_chars = 0
+        self.is_aborted = False
         self.fails = False
 
     async def generate(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         self.bodies.append(body)
-        if "logprob_start_len" not in body or "text" in body:
-            return [{"text": "out", "meta_info": {}}]
-        replies = []
-        for ids, start in zip(body["input_ids"], body["logprob_start_len"], strict=True):
-            triples = [[-float(one) if i else None, one, None] for i, one in enumerate(ids)]
-            replies.append({"text": "", "meta_info": {"input_token_logprobs": triples[start:]}})
-        return replies
+        return [{"text": "out", "meta_info": {}}]
 
     async def stream(self, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         yield (await self.generate(body))[0]
 
+    async def score(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A token's score is minus its id; early exit leaves out a second one."""
+        self.bodies.append(body)
+        choices = []
+        for text in body["choices"]:
+            values: list[float | None] = [-float(one) for one in _ids(text)]
+            alone = [0.0, *values[1:]] if body["choices_method"].startswith("uncond") else None
+            if body["early_exit"]:
+                values[1:] = [None] * (len(values) - 1)
+            choices.append(
+                {"token_ids": _ids(text), "logprobs": values, "unconditional_logprobs": alone}
+            )
+        finish = {"type": "abort" if self.is_aborted else "length"}
+        return {"choices": choices, "meta_info": {"finish_reason": finish}}
+
+    async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.bodies.append(body)
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        return {
+            "id": "chat-1",
+            "choices": [
+                {"message": {"content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"},
+                {"message": {"content": "no"}, "finish_reason": "stop"},
+            ],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 4},
+        }
+
+    async def pin(self, body: dict[str, Any]) -> None:
+        self.bodies.append(body)
+
     async def encode(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
-        self.num_encoded_chars += sum(len(text) for text in texts)
         return [([1] if add_special_tokens else []) + _ids(text) for text in texts]
 
     async def encode_messages(
@@ -57,8 +83,6 @@ class FakeTransport:
 
 
 def _ids(text: str) -> list[int]:
-    if len(text) >= 2 and text[-2:] in MERGED:
-        return [*_ids(text[:-2]), MERGED[text[-2:]]]
     return [ord(letter) for letter in text]
 
 
@@ -123,82 +147,113 @@ def test_a_failed_rendering_is_not_remembered() -> None:
     assert len(transport.bodies) == 1
 
 
-def test_choices_are_scored_in_one_call_from_where_they_differ_from_the_prompt() -> None:
+def test_choices_are_scored_in_one_call() -> None:
     transport = FakeTransport()
+    method = ChoicesMethod.GREEDY_TOKEN_SELECTION
 
-    scores = asyncio.run(NativeCalls(transport).score(Prompt("pq"), ("a", "bc"), False))
+    scores = asyncio.run(NativeCalls(transport).score(Prompt("pq"), ("a", "bc"), method, True))
 
-    (body,) = transport.bodies
-    assert body["input_ids"] == [[1, 112, 113, 97], [1, 112, 113, 98, 99]]
-    assert body["logprob_start_len"] == [3, 3]
-    assert body["sampling_params"]["max_new_tokens"] == 0
-    assert [one.logprobs for one in scores] == [(-97.0,), (-98.0, -99.0)]
+    assert transport.bodies == [
+        {
+            "text": "pq",
+            "choices": ["a", "bc"],
+            "choices_method": "greedy_token_selection",
+            "early_exit": True,
+        }
+    ]
     assert [one.token_ids for one in scores] == [(97,), (98, 99)]
-
-
-def test_a_choice_that_merges_with_the_end_of_the_prompt_is_scored_with_it() -> None:
-    transport = FakeTransport()
-
-    scores = asyncio.run(NativeCalls(transport).score(Prompt("pn"), ("n", "x"), False))
-
-    assert [one.token_ids for one in scores] == [(1000,), (120,)]
-    assert transport.bodies[0]["logprob_start_len"] == [2, 3]
-
-
-@pytest.mark.parametrize("end", ["n", "y z", "  "])
-def test_a_long_prompt_is_tokenised_once_for_all_choices(end: str) -> None:
-    transport = FakeTransport()
-    prompt = "some words of a long prompt " * 40 + end
-    choices = ("n", " x", "other")
-
-    scores = asyncio.run(NativeCalls(transport).score(Prompt(prompt), choices, False))
-
-    (body,) = transport.bodies
-    assert body["input_ids"] == [[1, *_ids(prompt + one)] for one in choices]
-    assert [one.token_ids for one in scores][1:] == [(32, 120), tuple(_ids("other"))]
-    assert transport.num_encoded_chars < len(prompt) + 4 * 200
-
-
-def test_a_tokenizer_that_needs_the_whole_prompt_gets_it() -> None:
-    class Marking(FakeTransport):
-        """Its first token is another one at the beginning of each text."""
-
-        async def encode(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
-            return [[900 + ids[0], *ids[1:]] for ids in map(_ids, texts)]
-
-    transport = Marking()
-    prompt = "some words of a long prompt " * 40 + "end"
-
-    asyncio.run(NativeCalls(transport).score(Prompt(prompt), ("x",), False))
-
-    assert transport.bodies[0]["input_ids"] == [[900 + ord("s"), *_ids(prompt[1:] + "x")]]
+    assert [one.logprobs for one in scores] == [(-97.0,), (-98.0, None)]
 
 
 def test_unconditional_scores_come_with_the_same_call() -> None:
     transport = FakeTransport()
+    method = ChoicesMethod.UNCONDITIONAL_LIKELIHOOD_NORMALIZED
 
-    scores = asyncio.run(NativeCalls(transport).score(Prompt("p"), ("ab",), True))
+    (score,) = asyncio.run(NativeCalls(transport).score(Prompt("p"), ("ab",), method, False))
 
-    (body,) = transport.bodies
-    assert body["input_ids"] == [[1, 112, 97, 98], [97, 98]]
-    assert scores[0].logprobs == (-97.0, -98.0)
-    assert scores[0].unconditional == (0.0, -98.0)
+    assert len(transport.bodies) == 1
+    assert score.unconditional == (0.0, -98.0)
 
 
 def test_a_select_in_a_message_scores_after_its_text() -> None:
     transport = FakeTransport()
     prompt = Prompt("t", (Message("user", "q"),), "assistant")
 
-    asyncio.run(NativeCalls(transport).score(prompt, ("a",), False))
+    asyncio.run(NativeCalls(transport).score(prompt, ("a",), METHOD, False))
 
-    assert transport.bodies[0]["input_ids"] == [[2, 117, 113, 0, 97, 116, 97]]
-    assert transport.bodies[0]["logprob_start_len"] == [6]
+    assert transport.bodies[0]["input_ids"] == [2, 117, 113, 0, 97]
+    assert transport.bodies[0]["text"] == "t"
 
 
-def test_a_choice_without_a_token_of_its_own_is_refused() -> None:
-    class Swallowing(FakeTransport):
-        async def encode(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
-            return [[1, 2] for _ in texts]
+def test_an_aborted_scoring_is_an_error() -> None:
+    transport = FakeTransport()
+    transport.is_aborted = True
 
-    with pytest.raises(ProgramError, match="choice 'a' has no token of its own"):
-        asyncio.run(NativeCalls(Swallowing()).score(Prompt("p"), ("a",), False))
+    with pytest.raises(BackendError, match="aborted"):
+        asyncio.run(NativeCalls(transport).score(Prompt("p"), ("a",), METHOD, False))
+
+
+def test_tools_go_by_the_chat_route_with_the_names_of_that_route() -> None:
+    transport = FakeTransport()
+    tool = {"type": "function", "function": {"name": "f"}}
+    offer = tool_offer([tool], "required")
+    sampling = Sampling(max_new_tokens=5, top_k=3, n=2)
+    called = Message("assistant", "", calls=(ToolCall("c0", "f", "{}"),))
+    messages = (Message("user", "q"), called, Message("tool", "7", call_id="c0"))
+
+    outputs = asyncio.run(
+        NativeCalls(transport).call_tools(Prompt("", messages, "assistant"), sampling, offer)
+    )
+
+    assert transport.bodies == [
+        {
+            "messages": [
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": None, "tool_calls": [called.calls[0].wire()]},
+                {"role": "tool", "content": "7", "tool_call_id": "c0"},
+            ],
+            "max_tokens": 5,
+            "top_k": 3,
+            "n": 2,
+            "tools": [tool],
+            "tool_choice": "required",
+        }
+    ]
+    counts = {"id": "chat-1", "prompt_tokens": 9, "completion_tokens": 4}
+    assert outputs == [
+        Output(
+            "",
+            {**counts, "finish_reason": {"type": "tool_calls"}},
+            0,
+            (ToolCall("c1", "f", "{}"),),
+        ),
+        Output("no", {**counts, "finish_reason": {"type": "stop"}}, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "place"),
+    [
+        (Prompt("hi"), {"text": "hi"}),
+        (
+            Prompt("x", (Message("user", "q"),), "assistant"),
+            {"input_ids": [2, 117, 113, 0, 97, 120]},
+        ),
+    ],
+)
+def test_a_pin_is_of_what_a_call_would_be_of(prompt: Prompt, place: dict[str, Any]) -> None:
+    transport = FakeTransport()
+
+    asyncio.run(NativeCalls(transport).pin(prompt, 7.5))
+
+    assert transport.bodies == [{**place, "ttl_seconds": 7.5}]
+
+
+def test_replies_that_bring_only_what_is_new_are_joined_by_sample() -> None:
+    replies = [("o", 0), ("t", 1), ("ne", 0), ("wo", 1)]
+    joined, whole = Joined(True), Joined(False)
+
+    texts = [joined.reply({"text": text, "index": i})["text"] for text, i in replies]
+
+    assert texts == ["o", "t", "one", "two"]
+    assert whole.reply({"text": "one"}) == {"text": "one"}

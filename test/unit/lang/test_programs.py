@@ -139,6 +139,9 @@ def test_sampling_of_the_run_holds_where_a_gen_sets_none() -> None:
     assert [one.max_new_tokens for one in backend.sampling] == [3, 9]
     assert [one.temperature for one in backend.sampling] == [0.5, 0.5]
 
+    program.run(topic="x", backend=backend, max_tokens=7)  # under the name that gen has for it
+    assert [one.max_new_tokens for one in backend.sampling] == [3, 9, 3, 7]
+
 
 def test_bound_arguments_and_the_default_backend_are_used() -> None:
     @function
@@ -180,6 +183,21 @@ def test_streamed_text_comes_in_pieces_that_add_up() -> None:
     assert of_variable == list("<out>")
     assert "".join(whole) == state.text() == "say <out>!"
     assert len(whole) > 3
+
+
+def test_samples_of_one_gen_are_streamed_side_by_side() -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        s += "x" + gen("a", n=3) + "!"
+
+    texts = iter(["one", "two, ", "three"])
+    state = program.run(backend=FakeBackend(lambda prompt: next(texts)), stream=True)
+
+    assert list(state.text_iter("a", sample=1)) == ["t", "w", "o", ",", " "]
+    assert list(state.text_iter("a", sample=2)) == ["t", "h", "r", "e", "e"]
+    assert list(state.text_iter("a")) == ["o", "n", "e"]
+    assert "".join(state.text_iter()) == "xone!" == state.text()
+    assert state["a"] == ["one", "two, ", "three"]
 
 
 def test_a_reader_of_a_stream_waits_for_a_name_that_is_yet_to_come() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from support.scheduler_rig import SchedulerRig
 
 from runtime.srt.scheduling.admission import RULES
-from runtime.srt.scheduling.length_history import LengthHistory, kind_of
+from runtime.srt.scheduling.length_history import EDGES, Kind, LengthHistory, kind_of
+from runtime.srt.scheduling.survival import SurvivalCurves
 
 
 @pytest.mark.parametrize("admission", sorted(RULES))
@@ -50,11 +52,21 @@ def test_known_lengths_are_never_retracted_by_the_learnt_rule() -> None:
     assert num_retractions(loaded_rig("learnt")) == 0
 
 
-def test_an_unknown_kind_is_taken_to_be_of_any_length_up_to_its_limit() -> None:
-    curve = LengthHistory().survival(kind_of(None, 100))
+def share_longer(
+    history: LengthHistory, kind: Kind, length: int, running: tuple[int, ...] = ()
+) -> float:
+    curves = SurvivalCurves()
+    kinds = np.zeros(len(running), dtype=np.int64)
+    curves.fit(history.counts(kind)[None], kinds, np.array(running, dtype=np.int64))
+    zero = np.zeros(1, dtype=np.int64)
+    return float(curves.still_running(zero, zero, np.array([0, length]))[0, 1])
 
-    assert curve[0] == pytest.approx(0.99, abs=0.011)
-    assert curve[-1] == pytest.approx(0.0, abs=1e-9)
+
+@pytest.mark.parametrize("length", [1, 30, 64, 99])
+def test_an_unknown_kind_is_taken_to_be_of_any_length_up_to_its_limit(length: int) -> None:
+    share = share_longer(LengthHistory(), kind_of(None, 127), length)
+
+    assert share == pytest.approx(1 - length / 128, abs=1e-9)
 
 
 def test_lengths_are_learnt_by_kind() -> None:
@@ -63,12 +75,12 @@ def test_lengths_are_learnt_by_kind() -> None:
         history.add(kind_of("chat", 1000), 20)
         history.add(kind_of("story", 1000), 900)
 
-    chat, story = history.survival(kind_of("chat", 1000)), history.survival(kind_of("story", 1000))
-    unseen = history.survival(kind_of("other", 1000))
+    chat = share_longer(history, kind_of("chat", 1000), 180)
+    story = share_longer(history, kind_of("story", 1000), 180)
+    unseen = share_longer(history, kind_of("other", 1000), 180)
 
-    edge = 18  # about 180 tokens
-    assert chat[edge] < 0.1 < 0.9 < story[edge]
-    assert chat[edge] < unseen[edge] < story[edge]
+    assert chat < 0.1 < 0.9 < story
+    assert chat < unseen < story
 
 
 def test_old_lengths_fade() -> None:
@@ -78,7 +90,53 @@ def test_old_lengths_fade() -> None:
     for _ in range(600):
         history.add(kind_of(None, 1000), 20)
 
-    assert history.survival(kind_of(None, 1000))[18] < 0.1
+    assert share_longer(history, kind_of(None, 1000), 180) < 0.1
+
+
+def test_the_first_short_outputs_of_a_burst_do_not_speak_for_those_that_still_run() -> None:
+    """16 of 100 have ended after 10 tokens; the others run at 200."""
+    history = LengthHistory()
+    for _ in range(16):
+        history.add(kind_of(None, 500), 10)
+
+    ended_alone = share_longer(history, kind_of(None, 500), 150)
+    with_the_rest = share_longer(history, kind_of(None, 500), 150, running=(200,) * 84)
+
+    assert ended_alone < 0.35
+    assert with_the_rest == pytest.approx(0.84, abs=0.05)
+
+
+def test_outputs_that_their_limits_cut_do_not_count_as_ended() -> None:
+    history = LengthHistory()
+    for length in range(520, 1000, 5):
+        history.add(kind_of(None, length), length, was_cut=True)
+
+    assert share_longer(history, kind_of(None, 1000), 510) > 0.9
+
+
+def test_of_four_that_reached_a_bin_one_ended_in_it() -> None:
+    """As the estimate has it: who runs or was cut beyond a bin has passed it."""
+    counts = np.zeros((1, 2, len(EDGES)))
+    counts[0, 0, 3] = 1.0  # ended after 4 tokens
+    counts[0, 1, :10] = 1.0  # was cut far beyond
+    curves, zero = SurvivalCurves(), np.zeros(1, dtype=np.int64)
+    curves.fit(counts, np.zeros(2, dtype=np.int64), np.array([200, 300]))
+
+    shares = curves.still_running(zero, zero, np.array([0, 3, 4, 150]))[0]
+
+    assert shares == pytest.approx([1.0, 1.0, 0.75, 0.75])
+
+
+def test_lengths_beyond_all_bins_can_be_asked_for() -> None:
+    assert share_longer(LengthHistory(), kind_of(None, 2**21), 2**22) == pytest.approx(0.0)
+
+
+def test_outputs_that_ignore_stops_run_to_their_limit() -> None:
+    curves = SurvivalCurves()
+    zero = np.zeros(1, dtype=np.int64)
+    curves.fit(LengthHistory().counts(None)[None], zero, np.array([7]))
+
+    assert curves.still_running(zero, np.array([7]), np.array([0, 900]))[0, 1] == 1.0
 
 
 def test_learnt_lengths_let_more_in_than_asked_for_lengths_would() -> None:

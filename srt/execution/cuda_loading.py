@@ -1,0 +1,206 @@
+"""load_cuda_executor: a model onto a GPU, and the memory that is left to its KV pool.
+
+In this order: weights, streamed from the files; the largest step, run once to see what it takes;
+the largest graphs, captured once for the same reason; then the pool gets the rest, and the graphs
+are captured over it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..errors import ConfigError
+from ..loading.model_config import ModelConfig
+from ..loading.weights import load_weights
+from ..memory.kv_pool import KvPool
+from ..memory.request_table import DEFAULT_MAX_ROWS, default_num_rows
+from ..models.causal_lm import CausalLM
+from ..models.parameter_shapes import parameter_shapes
+from ..models.registry import build_model
+from ..server_args import ServerArgs
+from .cuda_executor import CudaExecutor, DeviceStreams
+from .cuda_graphs import DecodeGraphs
+from .device import CudaDevice, Device
+from .device_memory import (
+    DeviceUse,
+    gib,
+    out_of_memory_at_load,
+    out_of_memory_at_profile,
+    plan_device_kv_tokens,
+)
+from .device_sampler import DeviceSampler
+from .device_slot_table import DeviceSlotTable
+from .gpu_parts import DeviceParts, gpu_parts, torch_parts
+from .profiling import PROFILE_SLOTS, LargestStep
+from .weight_upload import WeightUpload
+
+logger = logging.getLogger(__name__)
+
+
+def load_cuda_executor(
+    folder: Path, config: ModelConfig, args: ServerArgs, dtype: str, kv_dtype: str
+) -> CudaExecutor:
+    """Load the model in folder onto the GPU.
+
+    Raises ConfigError for flags that cannot be honoured and ModelLoadError for weights that do not
+    match config.
+    """
+    device = _cuda_device()
+    if args.deterministic:
+        # Sums of partial products in bfloat16 depend on how a product was split.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    if args.attention_backend == "torch_reference":
+        parts = torch_parts(device, config)
+    else:
+        parts = gpu_parts(device, config, args, kv_dtype)
+    return load_device_executor(device, parts, folder, config, args, dtype, kv_dtype)
+
+
+def load_device_executor(
+    device: Device,
+    parts: DeviceParts,
+    folder: Path,
+    config: ModelConfig,
+    args: ServerArgs,
+    dtype: str,
+    kv_dtype: str,
+) -> CudaExecutor:
+    """load_cuda_executor for any device and its parts."""
+    free_at_start = device.free_bytes()
+    streams = DeviceStreams(device)
+    loading = _Loading(device, streams, parts, config, args, getattr(torch, kv_dtype))
+    model, weight_bytes = loading.load_model(folder, dtype, free_at_start)
+    step = loading.largest_step()
+    attention = parts.make_attention(step.num_rows, streams.copy, streams.forward)
+    sampler = DeviceSampler(config.vocab_size, parts.draw, parts.apply_bitmask)
+
+    def executor(
+        kv_pool: KvPool, table: DeviceSlotTable, graphs: DecodeGraphs | None
+    ) -> CudaExecutor:
+        return CudaExecutor(
+            streams,
+            model,
+            kv_pool,
+            attention,
+            table,
+            sampler,
+            parts.relay_ops,
+            weight_bytes,
+            graphs,
+        )
+
+    def graphs(kv_pool: KvPool, table: DeviceSlotTable, max_rows: int) -> DecodeGraphs | None:
+        num_rows = min(args.cuda_graph_max_rows, max_rows)
+        if args.disable_cuda_graph or not parts.has_graphs:
+            return None
+        return DecodeGraphs(
+            device, streams.forward, model, kv_pool, attention, table.slots, num_rows
+        )
+
+    pool, table = loading.pool(PROFILE_SLOTS + 1), loading.table(step.num_rows, step.num_columns)
+    weights = free_at_start - device.free_bytes()
+    use = DeviceUse(
+        free_at_start,
+        weights,
+        loading.profile(executor(pool, table, None), step),
+        loading.graph_bytes(graphs(pool, table, step.num_rows)),
+    )
+    del pool, table
+    tokens = plan_device_kv_tokens(args, config, kv_dtype, use)
+    num_rows = args.max_running_requests or default_num_rows(tokens)
+    num_columns = min(config.served_context(args.context_length), tokens)
+    pool = loading.pool(tokens + args.page_size)
+    table = loading.table(num_rows, -(-num_columns // args.page_size) * args.page_size)
+    captured = graphs(pool, table, num_rows)
+    if captured is not None:
+        captured.capture()
+    logger.info("device memory: %s, KV pool %s", use.parts(), gib(pool.num_bytes))
+    return executor(pool, table, captured)
+
+
+def _cuda_device() -> Device:
+    if torch.version.cuda is None:
+        raise ConfigError(
+            f"--device is cuda, and torch {torch.__version__} is built without CUDA; install a "
+            "CUDA build of it (pip install torch from the index for your CUDA version), or set "
+            "--device cpu"
+        )
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "--device is cuda, and torch finds no NVIDIA GPU on this machine; check nvidia-smi and "
+            "CUDA_VISIBLE_DEVICES, or set --device cpu"
+        )
+    return CudaDevice()
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    device: Device
+    streams: DeviceStreams
+    parts: DeviceParts
+    config: ModelConfig
+    args: ServerArgs
+    kv_dtype: torch.dtype
+
+    def load_model(self, folder: Path, dtype: str, free_bytes: int) -> tuple[CausalLM, int]:
+        """The model on the device, and the bytes of its weights."""
+        torch_dtype: torch.dtype = getattr(torch, dtype)
+        shapes = parameter_shapes(self.config).values()
+        needed = sum(math.prod(shape) for shape in shapes) * torch_dtype.itemsize
+        if needed > free_bytes:
+            raise out_of_memory_at_load(needed, free_bytes)
+        try:
+            with self.device.torch_device:
+                model = build_model(self.config, torch_dtype, self.parts.ops)
+            upload = WeightUpload(self.device, self.streams.copy)
+            return model, load_weights(folder, model.parameters(), upload)
+        except self.device.out_of_memory as error:
+            raise out_of_memory_at_load(needed, free_bytes) from error
+
+    def largest_step(self) -> LargestStep:
+        args = self.args
+        max_rows = args.max_running_requests or DEFAULT_MAX_ROWS
+        if args.max_total_tokens is not None and args.max_running_requests is None:
+            max_rows = default_num_rows(args.max_total_tokens)
+        context = self.config.served_context(args.context_length)
+        return LargestStep.of(args.chunked_prefill_size, max_rows, context)
+
+    def pool(self, num_slots: int) -> KvPool:
+        return KvPool(self.config, num_slots, self.kv_dtype, self.device.torch_device)
+
+    def table(self, num_rows: int, num_columns: int) -> DeviceSlotTable:
+        """With a dummy row 0 beside num_rows."""
+        return DeviceSlotTable(num_rows + 1, num_columns, self.device.torch_device)
+
+    def profile(self, executor: CudaExecutor, step: LargestStep) -> int:
+        """Bytes that the largest step takes at its worst moment."""
+        free_bytes = self.device.free_bytes()
+        try:
+            return self.device.peak_bytes(
+                lambda: _run(executor, step),
+            )
+        except ConfigError as error:
+            if not isinstance(error.__cause__, self.device.out_of_memory):
+                raise
+            raise out_of_memory_at_profile(step.num_tokens, step.num_rows, free_bytes) from error
+
+    def graph_bytes(self, graphs: DecodeGraphs | None) -> int:
+        """What all graphs will take: the largest needs most, the others little beside it."""
+        if graphs is None:
+            return 0
+        free = [self.device.free_bytes()]
+        for size in graphs.sizes[-1:-3:-1]:
+            graphs.capture([size])
+            free.append(self.device.free_bytes())
+        taken = [max(0, before - after) for before, after in zip(free, free[1:], strict=False)]
+        return taken[0] + (taken[1] * (len(graphs.sizes) - 1) if len(taken) > 1 else 0)
+
+
+def _run(executor: CudaExecutor, step: LargestStep) -> None:
+    executor.execute(step.batch(), step.sample_rows(), step.prompt_logprob_rows())

@@ -1,0 +1,129 @@
+"""What computes on a GPU beside the matrix products: attention, layer operations, draws, relay.
+
+Chosen once, from the flags and what is installed. On another device the same parts exist in plain
+torch, which is how the execution code is tested without a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runtime.kernels.kernel_modules import KernelsMissing, kernel_module
+
+from ..attention.backend import AttentionBackend
+from ..attention.flashinfer_backend import (
+    FlashInferAttention,
+    flashinfer_module,
+    unsupported_reason,
+)
+from ..attention.torch_reference import TorchReferenceAttention
+from ..attention.triton_backend import TritonAttention
+from ..attention.triton_kernels import load_triton_kernels
+from ..errors import ConfigError
+from ..layers.layer_ops import LayerOps, TorchLayerOps
+from ..layers.triton_layer_ops import TritonLayerOps
+from ..loading.model_config import ModelConfig
+from ..memory.kv_layout import bytes_per_token
+from ..server_args import ServerArgs
+from .device import Device, Stream
+from .device_draw import Draw, reference_draw
+from .logit_lists import ApplyBitmask, apply_bitmask
+from .staging import ForwardUploads
+from .token_relay import RelayOps, TorchRelayOps
+from .triton_draw import load_triton_draw
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceParts:
+    """make_attention takes the most rows of a step, and its copy and forward streams."""
+
+    ops: LayerOps
+    make_attention: Callable[[int, Stream, Stream], AttentionBackend]
+    draw: Draw
+    apply_bitmask: ApplyBitmask
+    relay_ops: RelayOps
+    has_graphs: bool  # whether the attention can be captured
+
+
+def gpu_parts(device: Device, config: ModelConfig, args: ServerArgs, kv_dtype: str) -> DeviceParts:
+    """The Triton kernels, with FlashInfer's attention where that is asked for and served.
+
+    Raises ConfigError where triton or one of its kernels is missing.
+    """
+    place = device.torch_device
+    context = config.served_context(args.context_length)
+    try:
+        ops = TritonLayerOps(config.rope, config.head_dim, context, place)
+        kernels = load_triton_kernels()
+        mask: ApplyBitmask = kernel_module("grammar_mask").apply_bitmask
+        relay: Any = kernel_module("token_relay")
+        draw = load_triton_draw()
+    except KernelsMissing as error:
+        raise ConfigError(
+            f"--device is cuda, and {error}; install the package: pip install 'triton>=3.6', or "
+            "set --attention-backend torch_reference to serve without it, slowly"
+        ) from error
+    flashinfer = _flashinfer(config, args, kv_dtype)
+    kv_bytes = bytes_per_token(config, kv_dtype)
+
+    def make_attention(max_rows: int, copy: Stream, forward: Stream) -> AttentionBackend:
+        upload = ForwardUploads(device, copy, forward)
+        if flashinfer is not None:
+            return FlashInferAttention(
+                config,
+                flashinfer,
+                kernels.store_kv,
+                upload,
+                forward.record,
+                place,
+                getattr(torch, kv_dtype),
+                max_context=context,
+                kv_bytes=kv_bytes,
+                is_deterministic=args.deterministic,
+            )
+        return TritonAttention(
+            config,
+            kernels,
+            upload,
+            place,
+            num_multiprocessors=device.num_multiprocessors,
+            max_rows=max_rows,
+            max_context=context,
+            kv_bytes=kv_bytes,
+            is_deterministic=args.deterministic,
+        )
+
+    return DeviceParts(ops, make_attention, draw, mask, relay, has_graphs=True)
+
+
+def torch_parts(device: Device, config: ModelConfig) -> DeviceParts:
+    """Plain torch for everything: the meaning of the kernels, on any device."""
+    return DeviceParts(
+        ops=TorchLayerOps(config.rope, config.head_dim, device.torch_device),
+        make_attention=lambda max_rows, copy, forward: TorchReferenceAttention(),
+        draw=reference_draw,
+        apply_bitmask=apply_bitmask,
+        relay_ops=TorchRelayOps(),
+        has_graphs=False,
+    )
+
+
+def _flashinfer(config: ModelConfig, args: ServerArgs, kv_dtype: str) -> Any:
+    """The package if it is to be used; else None, with a line in the log if it was asked for."""
+    if args.attention_backend != "flashinfer":
+        return None
+    reason = unsupported_reason(config, getattr(torch, kv_dtype))
+    if reason is None:
+        try:
+            return flashinfer_module()
+        except ImportError as error:
+            reason = f"it cannot be imported ({error})"
+    logger.warning("--attention-backend is flashinfer, but %s; triton serves instead", reason)
+    return None
