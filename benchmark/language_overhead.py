@@ -3,7 +3,7 @@
     python benchmark/language_overhead.py --states 1000 --gens 10
 
 Three forms of the same program: plain without reads (its function returns at once), async with a
-read after each output, and plain with such reads (a thread for each state of the batch). Prints the
+read after each output, and plain with such reads (functions that share a few threads). Prints the
 median over the runs, and the spread, in microseconds for each gen; the goal is below 200.
 """
 
@@ -16,9 +16,10 @@ from collections.abc import AsyncGenerator
 
 from runtime import Program, ProgramState, function, gen
 from runtime.lang.backends.protocol import Abilities, Output
-from runtime.lang.choices import ChoiceScore
+from runtime.lang.choices import ChoiceScore, ChoicesMethod
 from runtime.lang.expressions import LogprobRequest
 from runtime.lang.sampling import FIELDS, Sampling
+from runtime.lang.tools import ToolOffer
 from runtime.lang.transcript import Prompt
 
 
@@ -40,12 +41,20 @@ class InstantBackend:
         yield Output("o", {})
 
     async def score(
-        self, prompt: Prompt, choices: tuple[str, ...], with_unconditional: bool
+        self, prompt: Prompt, choices: tuple[str, ...], method: ChoicesMethod, early_exit: bool
     ) -> list[ChoiceScore]:
         return [ChoiceScore((0,), (0.0,), None) for _ in choices]
 
+    async def call_tools(
+        self, prompt: Prompt, sampling: Sampling, offer: ToolOffer
+    ) -> list[Output]:
+        return [Output("o", {})]
+
     async def commit(self, prompt: Prompt) -> None:
         """Nothing to keep."""
+
+    async def pin(self, prompt: Prompt, seconds: float) -> None:
+        """As above."""
 
 
 @function

@@ -41,7 +41,6 @@ from runtime.srt.scheduling.request import StopChecker
 from runtime.srt.scheduling.scheduler import Scheduler
 
 CONTEXT = 8_192
-POOL_TOKENS_PER_RUNNING = 1_600  # full of cached prompts, and room for all that run
 CHUNK_TOKENS = 2_048
 NUM_PREFIXES = 200
 PREFIX_TOKENS = 200
@@ -57,7 +56,15 @@ def main() -> None:
     pairs = [(policy, options.admission[0]) for policy in options.policies]
     pairs += [(options.policies[0], rule) for rule in options.admission[1:]]
     runs = [
-        measure(options.running, options.waiting, options.steps, policy, rule, options.seed)
+        measure(
+            options.running,
+            options.waiting,
+            options.steps,
+            policy,
+            rule,
+            options.seed,
+            options.pool_per_running,
+        )
         for policy, rule in pairs
     ]
     if options.json:
@@ -71,10 +78,16 @@ def main() -> None:
 
 
 def measure(
-    num_running: int, num_waiting: int, num_steps: int, policy: str, admission: str, seed: int
+    num_running: int,
+    num_waiting: int,
+    num_steps: int,
+    policy: str,
+    admission: str,
+    seed: int,
+    pool_per_running: int,
 ) -> dict[str, object]:
     """Fill a scheduler, take it through its steps and return medians in microseconds."""
-    bench = StepBench(num_running, num_waiting, policy, admission, seed)
+    bench = StepBench(num_running, num_waiting, policy, admission, seed, pool_per_running)
     bench.fill()
     for _ in range(WARM_UP_STEPS):
         bench.step()
@@ -127,6 +140,7 @@ class StepBench:
     policy: str
     admission: str
     seed: int
+    pool_per_running: int
     receive_ns: list[int] = field(default_factory=list)
     ended_ns: int = 0  # of the last step
 
@@ -144,7 +158,7 @@ class StepBench:
                 eos_token_ids=frozenset({EOS_TOKEN}),
                 log_interval_steps=1_000_000,
             ),
-            KvMemory(POOL_TOKENS_PER_RUNNING * self.num_running, 1, self.num_running, CONTEXT),
+            KvMemory(self.pool_per_running * self.num_running, 1, self.num_running, CONTEXT),
             InstantModel(),
             _no_stop_text,
         )
@@ -222,11 +236,20 @@ def _parse_arguments() -> argparse.Namespace:
         metavar="NAME,...",
         help=f"admission rule, of {', '.join(RULES)} (all)",
     )
+    parser.add_argument(
+        "--pool-per-running",
+        type=int,
+        default=1_600,
+        metavar="TOKENS",
+        help="size of the pool for each running request: 1600 have room for all, 500 press (1600)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     if min(options.running, options.waiting, options.steps) < 1:
         sys.exit("--running, --waiting and --steps must be at least 1")
+    if options.pool_per_running < 100:
+        sys.exit("--pool-per-running must be at least 100, or few of the requests run")
     return options
 
 

@@ -33,6 +33,7 @@ def hostile_fields(size: float = 1.0) -> dict[str, dict[str, Any]]:
         "20 x 20 x 20 optional": _optional_tree(some(20), 3),
         "pattern bomb": {"type": "string", "pattern": "^(.*a){18}.*$", "maxLength": 4_000},
         "pattern of counts": {"type": "string", "pattern": "^((a{1,60}){1,60}){1,60}$"},
+        "email without aaa": {"type": "string", "format": "email", "not": {"pattern": "a{3}"}},
         "allOf of choices": {"allOf": [_choice(i) for i in range(some(7))]},
     }
     texts = {
@@ -42,7 +43,15 @@ def hostile_fields(size: float = 1.0) -> dict[str, dict[str, Any]]:
     }
     found = {name: schema_fields(schema) for name, schema in schemas.items()}
     found |= {name: {"regex": text} for name, text in texts.items()}
-    found["ebnf of 60,000 brackets"] = {"ebnf": 'root ::= "a" ' + "(" * some(60_000)}
+    options = " | ".join(f'"w{i}"' for i in range(some(20_000)))
+    chain = "\n".join(f'r{i} ::= "x" | r{i + 1}' for i in range(some(9_000)))
+    grammars = {
+        "ebnf of 60,000 brackets": 'root ::= "a" ' + "(" * some(60_000),
+        "ebnf of 20,000 options": f"root ::= {options}",
+        "ebnf of 20,000 options, recursive": f'root ::= "(" root ")" | {options}',
+        "ebnf of 9,000 rules in a chain": f'root ::= r0\n{chain}\nr{some(9_000)} ::= "x"',
+    }
+    found |= {name: {"ebnf": text} for name, text in grammars.items()}
     return found
 
 

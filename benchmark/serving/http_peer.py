@@ -29,6 +29,16 @@ class HttpPeer:
         """The server's first process."""
         return self._child.process.pid
 
+    @property
+    def base_url(self) -> str:
+        """Where it listens."""
+        return self._base_url
+
+    @property
+    def model(self) -> str:
+        """The name that it serves the model under."""
+        return self._model
+
     def run(self, workload: Workload, timeout_seconds: float) -> Answers:
         """See answers.Peer.run."""
         return complete(self._base_url, self._model, workload, timeout_seconds, self._extra_fields)

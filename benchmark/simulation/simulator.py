@@ -111,6 +111,7 @@ class Simulator:
                 stream=self._setup.stream,
                 namespace=request.namespace,
                 priority=request.priority,
+                program_id=request.program,
                 seed=seed,
                 arrival_seconds=arrival.due,
             )

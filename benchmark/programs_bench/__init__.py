@@ -1,0 +1,1 @@
+"""Programs of the frontend language, timed; see benchmark/programs.py."""
