@@ -24,6 +24,9 @@ from .prompts import IdsOrLists, parse_prompts
 from .request_body import Body
 
 MAX_CHOICES = 1024
+# Of all choices together: the scheduler looks at each of them a few times, between steps that
+# others wait for.
+MAX_CHOICE_TOKENS = 16384
 MAX_TEXT_CHARS = 2 << 20  # about 3 s of tokenising
 _THREAD_ABOVE_CHARS = 8192  # about 2 ms of it: as long as the event loop may stall
 
@@ -83,6 +86,13 @@ async def choice_spec(client: EngineClient, body: ScoreBody) -> GenerationSpec:
         tokens = await run_in_threadpool(choice_tokens, *arguments)
     else:
         tokens = choice_tokens(*arguments)
+    num_tokens = sum(len(one.token_ids) for one in tokens.paths)
+    if num_tokens > MAX_CHOICE_TOKENS:
+        raise BadRequest(
+            f"choices have {num_tokens} tokens together; at most {MAX_CHOICE_TOKENS} are scored in "
+            "one request",
+            param="choices",
+        )
     return GenerationSpec(
         prompt=tokens.prompt_ids,
         sampling=SamplingParams(max_new_tokens=0),

@@ -39,7 +39,9 @@ class LargestStep:
         prompt_tokens = chunk_tokens
         if chunk_tokens == -1:
             prompt_tokens = max(WHOLE_PROMPT_TOKENS, context_length)
-        return LargestStep(max(prompt_tokens, max_rows), max_rows, context_length)
+        # No row is longer than the context, and there are no more rows than max_rows.
+        num_tokens = min(max(prompt_tokens, max_rows), max_rows * context_length)
+        return LargestStep(num_tokens, max_rows, context_length)
 
     @property
     def num_columns(self) -> int:

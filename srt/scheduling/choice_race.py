@@ -49,7 +49,7 @@ class ChoiceRace:
         # depend on how the race goes.
         first = [edges[0] for edges in trie.conditional]
         alone = [edge for edges in trie.unconditional or () for edge in edges]
-        return self._take_up(self._nodes_for([*first, *alone]))
+        return self._take_up(self._nodes_for([*first, *alone], set()))
 
     def go_on(self) -> list[int]:
         """The tokens of the next stage; none if all is known that is wanted.
@@ -97,10 +97,21 @@ class ChoiceRace:
             self._place[self.order[place]] = place
         return [self.trie.token_ids[node] for node in self.order[first:]]
 
-    def _nodes_for(self, edges: Iterable[Edge]) -> set[int]:
-        """The nodes that must be computed to know edges, and have not been."""
-        path_to = self.trie.path_to
-        return {node for edge in edges for node in path_to(edge.source) if node not in self._place}
+    def _nodes_for(self, edges: Iterable[Edge], taken: set[int]) -> set[int]:
+        """The nodes that must be computed to know edges, and have not been and are not in taken.
+
+        As of what has been computed, all that stands before a node of taken is in it too.
+        """
+        parents = self.trie.parents
+        found: set[int] = set()
+        for edge in edges:
+            node = edge.source
+            while node >= 0 and node not in self._place and node not in taken:
+                if node in found:
+                    break
+                found.add(node)
+                node = parents[node]
+        return found
 
     def _next_columns(self) -> set[int]:
         """For the choices that are ahead up to where they are known: about a stage's tokens."""
@@ -110,8 +121,9 @@ class ChoiceRace:
             return nodes
         paths = [self.trie.conditional[i] for i in ahead]
         for place in range(column, max(map(len, paths))):
-            more = self._nodes_for(edges[place] for edges in paths if place < len(edges))
-            if nodes and len(nodes | more) > self._stage_tokens:
+            column_edges = (edges[place] for edges in paths if place < len(edges))
+            more = self._nodes_for(column_edges, nodes)
+            if nodes and len(nodes) + len(more) > self._stage_tokens:
                 break
             nodes |= more
         # The mean of a short choice stands for the tokens it does not have.
@@ -129,11 +141,11 @@ class ChoiceRace:
         return ahead[:1], 0
 
     def _greedy_value(self, choice: int, column: int) -> float | None:
-        known = [self._logprobs.get(edge) for edge in self.trie.conditional[choice]]
-        if column < len(known):
-            return known[column]
-        values = [value for value in known if value is not None]
-        return sum(values) / len(values) if len(values) == len(known) else None
+        edges = self.trie.conditional[choice]
+        if column < len(edges):
+            return self._logprobs.get(edges[column])
+        values = self._known(edges)  # all: who is still ahead is known up to here
+        return sum(values) / len(values) if len(values) == len(edges) else None
 
     def _next_choices(self) -> set[int]:
         """The rest of the choices that may still win, the best first: about a stage's tokens."""
@@ -146,8 +158,8 @@ class ChoiceRace:
                 continue
             if best is not None and bounds[i] < best - _ROUNDING:
                 break
-            more = self._nodes_for(self.trie.conditional[i])
-            if nodes and len(nodes | more) > self._stage_tokens:
+            more = self._nodes_for(self.trie.conditional[i], nodes)
+            if nodes and len(nodes) + len(more) > self._stage_tokens:
                 break
             nodes |= more
         return nodes

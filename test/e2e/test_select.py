@@ -169,6 +169,11 @@ def test_a_client_that_goes_away_ends_its_scoring(api: ApiClient) -> None:
         ({"input_ids": [10**6], "choices": ["a"]}, "input_ids", "ids go from 0"),
         ({"input_ids": [[1], [2]], "choices": ["a"]}, "input_ids", "a list of token ids"),
         ({"text": "x", "choices": ["a" * 50_000]}, "choices", "choices take"),
+        (
+            {"text": "x", "choices": ["1" * (900 + i) for i in range(20)]},
+            "choices",
+            "at most 16384",
+        ),
         ({"text": "x " * 9000, "choices": ["a"]}, "text", "shorten text"),
         ({"text": "x", "choices": [" a"], "timeout_seconds": -1}, "timeout_seconds", "above 0"),
     ],

@@ -18,8 +18,8 @@ def test_it_has_all_rows_and_all_tokens_of_a_step(chunk: int, max_rows: int, con
     batch = step.batch()
 
     prompt_tokens = chunk if chunk != -1 else max(WHOLE_PROMPT_TOKENS, context)
-    assert batch.num_tokens == max(prompt_tokens, max_rows)
-    assert batch.num_rows >= max_rows
+    assert batch.num_tokens == min(max(prompt_tokens, max_rows), max_rows * context)
+    assert batch.num_rows == max_rows
     assert int(batch.kv_lens.max()) <= context
     assert len(step.sample_rows()) == batch.num_rows
 
