@@ -44,6 +44,11 @@ class Shape:
             or not isinstance(self.strings, Nothing)
         )
 
+    @property
+    def has_objects_only(self) -> bool:
+        """Whether nothing else than objects is allowed, and some may be."""
+        return bool(self.objects) and replace(self, objects=()).is_plainly_empty
+
 
 EMPTY_SHAPE = Shape()
 ANY_SHAPE = Shape(True, frozenset((False, True)), (ANY_NUMBER,), ALL, (ANY_ARRAY,), (ANY_OBJECT,))

@@ -43,6 +43,7 @@ from .shapes import ANY_SHAPE, EMPTY_SHAPE, Shape
 from .values import shape_of_text, shape_of_values
 
 _UNEVALUATED = frozenset(("unevaluatedProperties", "unevaluatedItems"))
+_OF_TAGS = frozenset("const enum type title description default examples $comment".split())
 _MAX_EVALUATING_BRANCHES = 6  # of an anyOf under unevaluated*: every subset of them is a case
 
 
@@ -228,18 +229,45 @@ class Translation:
     def _one_of(self, keywords: Keywords, name: str, seeing: bool) -> Shape:
         branches = self._branches(keywords, name)
         plain = [self.shape(branch) for branch in branches]
-        found = []
-        for index, branch in enumerate(branches):
-            shape = self.shape(branch, seeing)
-            for other_index, other in enumerate(plain):
-                if other_index == index or self._is_disjoint(plain[index], other):
-                    continue
-                shape = shapes.meet(shape, shapes.complement(other))
-            found.append(shape)
+        found = [self.shape(branch, seeing) for branch in branches]
+        for i, j in combinations(range(len(plain)), 2):
+            if not self._is_disjoint(plain[i], plain[j]):
+                found[i] = shapes.meet(found[i], shapes.complement(plain[j]))
+                found[j] = shapes.meet(found[j], shapes.complement(plain[i]))
         return shapes.union(found, keep_all=seeing)
 
     def _is_disjoint(self, left: Shape, right: Shape) -> bool:
-        return is_empty(shapes.meet(left, right), self)
+        return self._have_other_tags(left, right) or is_empty(shapes.meet(left, right), self)
+
+    def _have_other_tags(self, left: Shape, right: Shape) -> bool:
+        """Whether both are objects only, told apart by a scalar that all of them have.
+
+        Decides the usual case without a meet of all properties.
+        """
+        if not (left.has_objects_only and right.has_objects_only):
+            return False
+        return all(self._differ_in_a_tag(a, b) for a in left.objects for b in right.objects)
+
+    def _differ_in_a_tag(self, left: Objects, right: Objects) -> bool:
+        others = dict(right.properties)
+        common = left.required & right.required
+        for name, formula in left.properties:
+            other = others.get(name)
+            if name in common and other is not None and self._is_tag(formula, other):
+                a, b = self.shape(formula), self.shape(other)
+                if shapes.meet(a, b).is_plainly_empty:
+                    return True
+        return False
+
+    def _is_tag(self, *formulas: Formula) -> bool:
+        """Whether each lists its values, by itself."""
+        for one in formulas:
+            schema = self.document.place(one.number).schema if isinstance(one, Schema) else None
+            if not isinstance(schema, dict) or not schema.keys() & {"const", "enum"}:
+                return False
+            if not schema.keys() <= _OF_TAGS:
+                return False
+        return True
 
     def _not(self, keywords: Keywords, name: str, seeing: bool) -> Shape:
         place = self.document.child(keywords.place, "not")
