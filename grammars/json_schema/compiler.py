@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..matcher import GrammarError
 from ..spec import JsonWhitespace
@@ -17,6 +18,9 @@ from .work import limited
 from .writer import Writer
 
 _MAX_DROPPED = 100
+_MAX_TRIED = 16  # places that are tried one by one for which of them is at fault
+
+Dropped: TypeAlias = dict[tuple[str, str], None]  # (pointer of the place, keyword), in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +46,23 @@ def compile_parsed(
     schema: JsonValue, whitespace: JsonWhitespace, *, drop_unsupported: bool = False
 ) -> CompiledSchema:
     """As compile_schema, for a schema that is already a value."""
-    dropped: dict[tuple[str, str], None] = {}
+    dropped: Dropped = {}
     while True:
         try:
             with limited(limits.MAX_STEPS):
                 lark = _grammar(schema, whitespace, dropped)
         except UnsupportedKeyword as error:
-            key = (error.pointer or "", error.keyword or "")
-            if not drop_unsupported or key in dropped or len(dropped) >= _MAX_DROPPED:
+            keyword = error.keyword or ""
+            found = [error.pointer] if error.pointer is not None else []
+            if not found:
+                found = _places_of(keyword, schema, whitespace, dropped)
+            if not found:
                 raise
-            dropped[key] = None
+            if not drop_unsupported or len(dropped) + len(found) > _MAX_DROPPED:
+                raise UnsupportedKeyword(error.reason, pointer=found[0], keyword=keyword) from None
+            if (found[0], keyword) in dropped:
+                raise
+            dropped.update(((pointer, keyword), None) for pointer in found)
         except RecursionError:
             raise GrammarError(
                 "the schema is too deeply nested once its parts are combined"
@@ -60,9 +71,34 @@ def compile_parsed(
             return CompiledSchema(lark, tuple(f"{pointer}/{name}" for pointer, name in dropped))
 
 
-def _grammar(
-    schema: JsonValue, whitespace: JsonWhitespace, dropped: dict[tuple[str, str], None]
-) -> str:
+def _places_of(
+    keyword: str, schema: JsonValue, whitespace: JsonWhitespace, dropped: Dropped
+) -> list[str]:
+    """Where keyword stands and cannot be enforced, by pointers, if what failed did not know where.
+
+    Keywords of several places may have become one rule. A place is at fault if the others that are
+    not yet known to be innocent are left out, and it still fails.
+    """
+    places = Document(schema).pointers_with(keyword)
+    blamed = [pointer for pointer in places if (pointer, keyword) not in dropped]
+    if not 1 < len(blamed) <= _MAX_TRIED:
+        return blamed
+    for pointer in tuple(blamed):
+        others = [one for one in blamed if one != pointer]
+        without = {**dropped, **{(one, keyword): None for one in others}}
+        try:
+            with limited(limits.MAX_STEPS):
+                _grammar(schema, whitespace, without)
+        except UnsupportedKeyword as error:
+            if error.keyword == keyword:
+                continue
+        except (GrammarError, RecursionError):
+            pass
+        blamed = others
+    return blamed
+
+
+def _grammar(schema: JsonValue, whitespace: JsonWhitespace, dropped: Dropped) -> str:
     document = Document(schema)
     root: Formula = formula_at(document, document.at(""))
     text = Writer(Translation(document, dropped.keys()), whitespace).grammar(root)

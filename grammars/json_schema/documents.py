@@ -63,6 +63,14 @@ class Document:
     def place(self, number: int) -> Place:
         return self._places[number]
 
+    def pointers_with(self, keyword: str) -> list[str]:
+        """Where keyword stands, in the order of the document."""
+        return [
+            place.pointer
+            for place in self._places
+            if isinstance(place.schema, dict) and keyword in place.schema
+        ]
+
     def at(self, pointer: str) -> Place:
         """The place that stands at a pointer which _walk has seen."""
         return self._places[self._by_pointer[pointer]]

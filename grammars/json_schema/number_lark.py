@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from ..matcher import GrammarError
+from .errors import UnsupportedKeyword
 from .numbers import ANY_NUMBER, Numbers
 from .regex_lark import literal
 
@@ -196,13 +197,18 @@ def multiple_terminal(step: Fraction) -> str:
     return parts[0] if len(parts) == 1 else f"({' & '.join(parts)})"
 
 
+def _too_costly(number: int) -> UnsupportedKeyword:
+    reason = f"multiples of {number} are too costly to enforce"
+    return UnsupportedKeyword(reason, keyword="multipleOf")
+
+
 def _of_prime_power(prime: int, power: int, scale: int) -> str:
     """Decimals whose digits, down to the last decimal that matters, are a multiple."""
     modulus = prime**power
     if prime in (2, 5):
         return _by_last_digits(modulus, power, scale)
     if modulus > MAX_REMAINDERS or modulus * 10**scale > 10_000:
-        raise GrammarError(f"multiples of {modulus} are too costly to enforce")
+        raise _too_costly(modulus)
     zeros = r"(?:\.0*)?"
     if scale == 0:
         return f"/(?:{_leaving(modulus, 0)}){zeros}/"
@@ -219,7 +225,7 @@ def _by_last_digits(modulus: int, power: int, scale: int) -> str:
     """For powers of 2 and 5, which divide the same power of 10: the last digits tell."""
     count = max(power, scale)  # digits that are looked at, decimals included
     if 10**count // modulus > MAX_ENDINGS:
-        raise GrammarError(f"multiples of {modulus} are too costly to enforce")
+        raise _too_costly(modulus)
     options = []
     for ending in range(0, 10**count, modulus):
         digits = f"{ending:0{count}d}"
@@ -272,7 +278,7 @@ def _factors(number: int) -> list[tuple[int, int]]:
         if power:
             found.append((prime, power))
     if number != 1:
-        raise GrammarError(f"multiples of {number} are too costly to enforce")
+        raise _too_costly(number)
     return found
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..matcher import GrammarError
 from .arrays import Arrays
+from .errors import UnsupportedKeyword
 from .formulas import Constant
 from .limits import MAX_UNIQUE_VALUES
 from .rules import Rule, RuleRef
@@ -15,23 +15,36 @@ if TYPE_CHECKING:
 
 
 def write_unique_array(writer: Writer, rule: Rule, arrays: Arrays) -> None:
-    """Add the ways to write such an array. Raises GrammarError where items have many values."""
+    """Add the ways to write such an array.
+
+    Raises UnsupportedKeyword where items have many values.
+    """
     if arrays.contains:
-        raise GrammarError("uniqueItems next to contains cannot be enforced")
+        raise UnsupportedKeyword(
+            "uniqueItems next to contains cannot be enforced", keyword="uniqueItems"
+        )
     if arrays.prefix and arrays.low > 1:
         # The first items might use up the values that a later one needs.
-        raise GrammarError("uniqueItems next to prefixItems and minItems cannot be enforced")
+        raise UnsupportedKeyword(
+            "uniqueItems next to prefixItems and minItems cannot be enforced", keyword="uniqueItems"
+        )
     positions = len(arrays.prefix) + 1
     if arrays.high is not None:
         positions = min(positions, arrays.high)
     choices = [writer.finite.of(arrays.item(index)) for index in range(positions)]
     if any(values is None for values in choices):
-        raise GrammarError("uniqueItems needs items of few possible values (an enum)")
+        raise _too_many_values()
     known = [values for values in choices if values is not None]
     bits = {text: bit for bit, text in enumerate(dict.fromkeys(v for c in known for v in c))}
     if len(bits) > MAX_UNIQUE_VALUES:
-        raise GrammarError("uniqueItems needs items of few possible values (an enum)")
+        raise _too_many_values()
     _Unique(writer, arrays, known, bits).write(rule)
+
+
+def _too_many_values() -> UnsupportedKeyword:
+    return UnsupportedKeyword(
+        "uniqueItems needs items of few possible values (an enum)", keyword="uniqueItems"
+    )
 
 
 class _Unique:

@@ -21,6 +21,21 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"$recursiveRef": "#"}, "", "$recursiveRef"),
     ({"not": {"type": "array", "uniqueItems": True}}, "", "not"),
     ({"patternProperties": {"(": {}}}, "", "patternProperties"),
+    ({"type": "integer", "multipleOf": 11}, "", "multipleOf"),
+    ({"allOf": [{"multipleOf": 5}, {"multipleOf": 11}]}, "/allOf/1", "multipleOf"),
+    ({"type": "array", "items": STRING, "uniqueItems": True}, "", "uniqueItems"),
+    (
+        {
+            "type": "array",
+            "prefixItems": [
+                {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True},
+                {"type": "array", "items": STRING, "uniqueItems": True},
+                {"type": "array", "items": STRING, "uniqueItems": False},
+            ],
+        },
+        "/prefixItems/1",
+        "uniqueItems",
+    ),
 ]
 
 
@@ -49,6 +64,16 @@ def test_leaving_out_one_keyword_keeps_the_others() -> None:
     grammar = schema_grammar(schema, drop_unsupported=True)
 
     assert accepted(grammar, '"ab"', '"abc"', "1") == ['"ab"']
+
+
+def test_of_a_keyword_that_stands_in_many_places_only_those_at_fault_are_left_out() -> None:
+    multiples = {str(k): {"type": "integer", "multipleOf": k} for k in (6, 11, 5, 13, 4)}
+    schema = {"type": "object", "properties": multiples, "additionalProperties": False}
+
+    grammar = schema_grammar(schema, drop_unsupported=True)
+
+    assert list(grammar.dropped) == [f"/properties/{k}/multipleOf" for k in (11, 13)]
+    assert accepted(grammar, '{"6": 12, "11": 5}', '{"6": 7}', '{"4": 6}') == ['{"6": 12, "11": 5}']
 
 
 @pytest.mark.parametrize(
