@@ -107,7 +107,7 @@ def test_a_long_grammar_takes_time_as_it_is_long(grammar: str) -> None:
     RIG.ebnf('root ::= "a"')
     began = time.thread_time()
     RIG.ebnf(grammar)
-    assert time.thread_time() - began < 2.5
+    assert time.thread_time() - began < 10.0  # quadratic work takes minutes
 
 
 def test_texts_that_begin_alike_are_all_legal_beside_recursion_and_no_others() -> None:
