@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .closing_search import HASTY_LIMIT
 from .matcher import GrammarError, Matcher
 
 # With less to spare than this every token is checked. It must be more than what the tokens of one
@@ -84,9 +85,13 @@ class Closer:
     def _look(self, remaining: int) -> None:
         plan = self._matcher.closing_tokens(remaining, remaining - STRICT_SLACK_TOKENS)
         if plan is None:
-            # Each search that finds nothing makes the next one wait for longer.
-            self._num_unchecked = self._retry_after
+            # Each search that finds nothing makes the next one wait for longer, but a hasty one
+            # says little: the first thorough one comes in its time.
+            num_hasty = max(remaining - HASTY_LIMIT, 0)
+            self._num_unchecked = min(self._retry_after, num_hasty or MAX_UNCHECKED_TOKENS)
             self._retry_after = min(2 * self._retry_after, MAX_UNCHECKED_TOKENS)
+            if self._num_unchecked == num_hasty:
+                self._retry_after = RETRY_EVERY
         else:
             self._retry_after = RETRY_EVERY
             self._keep(plan, remaining)

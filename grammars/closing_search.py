@@ -109,9 +109,9 @@ def find_closing(
 ) -> list[int] | None:
     """A legal completion of at most limit tokens, an end token last; None if none was found.
 
-    Leaves matcher as it is. [] if it is finished. The same state gives the same answer. hints are
-    tokens of texts that the grammar may wait for (see closing_hints). One of at most enough tokens
-    is as good as any. Finds one for JSON wherever the choices above lead to an end; a pattern that
+    Leaves matcher as it is. [] if it is finished. The same state gives the same answer, unless time
+    ends the search. hints are tokens of texts that the grammar may wait for (see closing_hints).
+    One of at most enough tokens is as good as any. Finds one for JSON wherever the choices above lead to an end; a pattern that
     needs certain characters far ahead may be missed.
     """
     if matcher.is_finished:

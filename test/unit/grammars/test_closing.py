@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from support.bundled_tokenizer import bundled_vocabulary
@@ -12,6 +13,7 @@ from support.byte_vocabulary import byte_vocabulary
 from support.grammar_rig import ENGINES, GrammarRig, closed_object
 
 from runtime.grammars.closing import STRICT_SLACK_TOKENS, Closer
+from runtime.grammars.closing_search import HASTY_LIMIT
 from runtime.grammars.matcher import Grammar, GrammarError, Matcher
 from runtime.grammars.prepared import GrammarEngine
 from runtime.grammars.spec import JsonWhitespace
@@ -171,7 +173,6 @@ def test_the_completion_of_nothing_is_about_the_shortest_document(
     assert matcher.accept(found) == len(found) and matcher.is_finished
 
 
-@pytest.mark.xfail(strict=False, reason="known defect: a long document's end may not be found")
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.value)
 def test_a_completion_is_legal_within_its_limit_and_always_the_same(engine: GrammarEngine) -> None:
     rig = GrammarRig(engine, bundled_vocabulary())
@@ -179,10 +180,10 @@ def test_a_completion_is_legal_within_its_limit_and_always_the_same(engine: Gram
         matcher = rig.schema(SCHEMAS[name]).matcher()
         matcher.accept(rig.vocabulary.encode("{" if name != "rows" else "["))
         before = rig.legal(matcher)
-        found = matcher.closing_tokens(400)
+        found = matcher.closing_tokens(HASTY_LIMIT)
         assert found is not None
 
-        assert matcher.closing_tokens(400) == found
+        assert matcher.closing_tokens(HASTY_LIMIT) == found
         for limit in (len(found), len(found) - 1, 1, 0):
             fits = matcher.closing_tokens(limit)
             assert fits is None or len(fits) <= limit
@@ -227,3 +228,50 @@ def test_an_open_pattern_gets_what_it_waits_for_within_a_small_budget(pattern: s
         text, ended = generated(rig, grammar, max_tokens, jumps=True)
         assert ended, (max_tokens, text)
         assert re.search(pattern, json.loads(text)["a"])
+
+
+class HastyMatcher:
+    """Fakes a Matcher whose searches find nothing while they are hasty.
+
+    Text is any number of 0s; its end is NUM_LEFT - 1 times 1, then the end token 2.
+    """
+
+    NUM_LEFT = 60
+
+    def __init__(self) -> None:
+        self.num_left = self.NUM_LEFT
+        self.history: list[int] = []
+
+    @property
+    def is_finished(self) -> bool:
+        return self.num_left == 0
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        for count, token_id in enumerate(token_ids):
+            legal = {self.NUM_LEFT: (0, 1), 1: (2,), 0: ()}.get(self.num_left, (1,))
+            if token_id not in legal:
+                return count
+            self.history.append(self.num_left)
+            self.num_left -= token_id != 0
+        return len(token_ids)
+
+    def rollback(self, num_tokens: int) -> None:
+        for _ in range(num_tokens):
+            self.num_left = self.history.pop()
+
+    def closing_tokens(self, limit: int, enough: int = 0) -> list[int] | None:
+        if limit > HASTY_LIMIT or self.num_left > limit:
+            return None
+        return [*[1] * (self.num_left - 1), 2]
+
+
+@pytest.mark.parametrize("max_tokens", [61, 200, 257, 300, 519, 520, 700, 2000])
+def test_hasty_searches_that_find_nothing_do_not_delay_the_thorough_one(max_tokens: int) -> None:
+    matcher = HastyMatcher()
+    closer = Closer(cast(Matcher, matcher))
+
+    for left in range(max_tokens, 0, -1):
+        if not matcher.is_finished:  # who writes never wants to end
+            closer.take({matcher.NUM_LEFT: 0, 1: 2}.get(matcher.num_left, 1), left)
+
+    assert matcher.is_finished
