@@ -111,8 +111,8 @@ def find_closing(
 
     Leaves matcher as it is. [] if it is finished. The same state gives the same answer, unless time
     ends the search. hints are tokens of texts that the grammar may wait for (see closing_hints).
-    One of at most enough tokens is as good as any. Finds one for JSON wherever the choices above lead to an end; a pattern that
-    needs certain characters far ahead may be missed.
+    One of at most enough tokens is as good as any. Finds one for JSON wherever the choices above
+    lead to an end; a pattern that needs certain characters far ahead may be missed.
     """
     if matcher.is_finished:
         return []
