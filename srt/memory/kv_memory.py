@@ -233,21 +233,22 @@ class KvMemory:
         No lease may appear twice.
         """
         page_size = self.page_size
-        growing = [
-            (lease, -(-(wanted - lease.num_allocated) // page_size))
-            for lease, wanted in zip(leases, num_tokens, strict=True)
-            if wanted > lease.num_allocated
-        ]
+        growing, pages = [], []
+        for lease, wanted in zip(leases, num_tokens, strict=True):
+            missing = wanted - lease.num_allocated
+            if missing > 0:
+                growing.append(lease)
+                pages.append(-(-missing // page_size))
         if not growing:
             return True
-        slots = self._allocate(sum(num_pages for _, num_pages in growing))
+        slots = self._allocate(sum(pages))
         if slots is None:
             return False
         if len(slots) == len(growing):  # a decode step with pages of one token: one scatter
-            self._append_one_each([lease for lease, _ in growing], slots)
+            self._append_one_each(growing, slots)
         else:
             start = 0
-            for lease, num_pages in growing:
+            for lease, num_pages in zip(growing, pages, strict=True):
                 end = start + num_pages * page_size
                 self._append(lease, slots[start:end])
                 start = end

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..execution.forward_batch import ForwardBatch, PromptLogprobRow, SampleRow
 from ..memory.kv_memory import KvMemory
+from ..sampling_params import LogprobOptions
 from .choice_rows import ChoiceScores, PathRow, batch_of_paths, path_rows, score_rows
 from .grammar_rows import ConstrainedRow
 from .planner import PlannedRow
@@ -70,18 +71,19 @@ class BatchBuilder:
             places = accumulate(map(len, paths), initial=0)
         for index, row in zip(places, rows, strict=False):
             request = row.request
-            num_uncomputed = request.num_tokens - request.num_computed
-            if row.num_new == num_uncomputed and request.num_new_tokens_left > 0:
-                table_row = request.kv_lease.row
-                if request.has_pending_token and not request.forced_tail:
-                    relayed.append((len(sample_rows), table_row))
-                if request.grammar is not None:
-                    num_left = request.num_new_tokens_left
-                    constrained.append(ConstrainedRow(len(sample_rows), request.grammar, num_left))
-                sample_rows.append(self._sample_row(index, request))
-                sampled.append(request)
-                table_rows.append(table_row)
-            options = request.message.logprobs
+            num_tokens, options = request.num_tokens, request.message.logprobs
+            if row.num_new == num_tokens - request.num_computed:
+                num_left = request.num_new_tokens_left
+                if num_left > 0:
+                    table_row = request.kv_lease.row
+                    if not request.forced_tail and request.has_pending_token:
+                        relayed.append((len(sample_rows), table_row))
+                    if request.grammar is not None:
+                        one = ConstrainedRow(len(sample_rows), request.grammar, num_left)
+                        constrained.append(one)
+                    sample_rows.append(_sample_row(index, request, num_tokens, options))
+                    sampled.append(request)
+                    table_rows.append(table_row)
             if options is None:
                 continue  # nearly all rows of nearly all steps
             logprob_row = _prompt_logprob_row(index, row)
@@ -116,24 +118,35 @@ class BatchBuilder:
         )
 
     def _batch(self, rows: list[PlannedRow]) -> ForwardBatch:
-        starts = np.array([row.request.num_computed for row in rows], dtype=np.int64)
-        table_rows = np.array([row.request.kv_lease.row for row in rows], dtype=np.int64)
-        if all(row.num_new == 1 for row in rows):
-            input_ids = np.array([r.request.tokens[r.request.num_computed] for r in rows])
+        starts_of_rows: list[int] = []
+        lease_rows: list[int] = []
+        lengths_of_rows: list[int] = []
+        ids: list[int] = []
+        for row in rows:
+            request, num_new = row.request, row.num_new
+            start = request.num_computed
+            starts_of_rows.append(start)
+            lease_rows.append(request.kv_lease.row)
+            lengths_of_rows.append(num_new)
+            if num_new == 1:  # nearly all rows of nearly all steps
+                ids.append(request.tokens.item(start))
+            else:
+                ids += request.tokens[start : start + num_new].tolist()
+        starts = np.array(starts_of_rows, dtype=np.int64)
+        table_rows = np.array(lease_rows, dtype=np.int64)
+        input_ids = np.array(ids, dtype=np.int64)
+        if len(ids) == len(rows):
             cu_query_lens = np.arange(len(rows) + 1, dtype=np.int32)
             return self._with_slots(
                 table_rows, starts + 1, input_ids, starts, table_rows, cu_query_lens
             )
-        lengths = np.array([row.num_new for row in rows], dtype=np.int64)
+        lengths = np.array(lengths_of_rows, dtype=np.int64)
         cu_query_lens = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum(lengths, out=cu_query_lens[1:])
         # positions[t] = start of its row + place within the row's new tokens
         row_of_token = np.repeat(np.arange(len(rows)), lengths)
         positions = np.arange(cu_query_lens[-1]) - cu_query_lens[row_of_token]
         positions += starts[row_of_token]
-        input_ids = np.concatenate(
-            [r.request.tokens[r.request.num_computed :][: r.num_new] for r in rows]
-        )
         return self._with_slots(
             table_rows,
             starts + lengths,
@@ -147,7 +160,7 @@ class BatchBuilder:
         self,
         table_rows: npt.NDArray[np.int64],  # [B], as are the lengths
         kv_lens: npt.NDArray[np.int64],
-        input_ids: npt.NDArray[np.int32],  # [T], as are the two below
+        input_ids: npt.NDArray[np.int64],  # [T], as are the two below
         positions: npt.NDArray[np.signedinteger],
         table_row_of_token: npt.NDArray[np.int64],
         cu_query_lens: npt.NDArray[np.int32],
@@ -158,7 +171,7 @@ class BatchBuilder:
             slot_table = slot_table[table_rows, : kv_lens.max()]  # indexing by a list copies
             table_rows = np.arange(len(table_rows), dtype=np.int64)
         return ForwardBatch(
-            input_ids=input_ids.astype(np.int64),
+            input_ids=input_ids,
             positions=positions.astype(np.int64, copy=False),
             out_slots=out_slots.astype(np.int64),
             cu_query_lens=cu_query_lens,
@@ -167,20 +180,22 @@ class BatchBuilder:
             slot_table=slot_table,
         )
 
-    def _sample_row(self, index: int, request: Request) -> SampleRow:
-        length, num_tokens = request.prompt_length, request.num_tokens
-        message = request.message
-        return SampleRow(  # by place: names cost 0.5 us, and each row of each step has one
-            index,
-            request.params,
-            message.seed,
-            num_tokens,
-            request.tokens[:length],
-            request.tokens[length:num_tokens],
-            suppressed_ids(request) if request.params.min_new_tokens else (),
-            None,
-            message.logprobs,
-        )
+
+def _sample_row(
+    index: int, request: Request, num_tokens: int, options: LogprobOptions | None
+) -> SampleRow:
+    length, params, tokens = request.prompt_length, request.params, request.tokens
+    return SampleRow(  # by place: names cost 0.5 us, and each row of each step has one
+        index,
+        params,
+        request.message.seed,
+        num_tokens,
+        tokens[:length],
+        tokens[length:num_tokens],
+        suppressed_ids(request) if params.min_new_tokens else (),
+        None,
+        options,
+    )
 
 
 def _prompt_logprob_row(index: int, row: PlannedRow) -> PromptLogprobRow | None:

@@ -22,10 +22,25 @@ class Outbox:
 
     def progress(self, request: Request, now: float) -> None:
         """A streaming request has one more token and goes on."""
-        num_unsent = len(request.output_ids) - request.num_sent
+        num_sent, num_output = request.num_sent, len(request.output_ids)
         interval = request.params.stream_interval or self._stream_interval
-        if num_unsent >= interval or request.num_sent == 0:
+        if num_output - num_sent < interval and num_sent:
+            return
+        message = request.message
+        if num_sent == 0 or message.logprobs is not None:
             self._send(request, None, now)
+            return
+        request.num_sent = num_output  # nearly all deltas of nearly all steps
+        progress = Progress(
+            rid=request.rid,
+            token_ids=request.output_ids[num_sent:],
+            prompt_tokens=len(message.input_ids),
+            completion_tokens=num_output,
+            cached_tokens=request.cached_tokens or 0,
+            num_retractions=request.num_retractions,
+            sent_seconds=now,
+        )
+        self._deltas.append(TokenDelta(progress))
 
     def finish(self, request: Request, reason: FinishReason, now: float) -> None:
         """request has ended; whatever is unsent goes out with the reason."""

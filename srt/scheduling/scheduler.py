@@ -233,14 +233,19 @@ class Scheduler:
     def launch(self, plan: StepPlan) -> StepInFlight:
         """Have the planned rows computed, and count on it."""
         step = self._builder.build(plan.rows)
-        leases = {row.request: row.request.kv_lease for row in step.rows}
+        leases = {}
         for row in step.rows:
-            row.request.num_computed += row.num_new
-            if row.request.num_forced:
-                self._counters.jump_forward_tokens += row.request.num_forced
-                row.request.num_forced = 0
+            request = row.request
+            leases[request] = request.kv_lease
+            request.num_computed += row.num_new
+            if request.num_forced:
+                self._counters.jump_forward_tokens += request.num_forced
+                request.num_forced = 0
         for request in step.sampled_requests:
-            request.reserve()
+            if request.num_tokens < len(request.tokens):  # reserve() with its call left out
+                request.num_tokens += 1
+            else:
+                request.reserve()
         for request, scored in zip(step.scored_requests, step.prompt_logprob_rows, strict=False):
             request.num_scored += len(scored.target_ids)
         return StepInFlight(step, leases, self._runner.submit(step))
@@ -265,13 +270,13 @@ class Scheduler:
         num_prompt_tokens = 0
         prompts: list[Request] = []
         for row in step.rows:
-            request = row.request
-            self._tokens_computed += row.num_new
+            request, num_new = row.request, row.num_new
+            self._tokens_computed += num_new
             if not row.is_decode:
-                num_prompt_tokens += row.num_new
+                num_prompt_tokens += num_new
             if request.lease is not leases[request]:
                 continue
-            request.num_ready += row.num_new
+            request.num_ready += num_new
             if not row.is_decode:
                 prompts.append(request)
                 self._cache_prompt(request)
@@ -282,9 +287,11 @@ class Scheduler:
             if request.lease is leases[request]:
                 self._absorb_forced(request, scores)
         drawn = zip(step.sampled_requests, output.sampled, strict=True)
+        outcomes = result.outcomes
         for place, (request, sampled) in enumerate(drawn):
             if request.lease is leases[request]:
-                self._absorb_token(request, sampled, result.outcomes.get(place), now)
+                outcome = outcomes.get(place) if outcomes else None
+                self._absorb_token(request, sampled, outcome, now)
         for request in prompts:
             if request.lease is leases[request] and request.num_ready == request.num_tokens:
                 if request.race is not None and request.go_on_with_race():
@@ -314,31 +321,34 @@ class Scheduler:
             if request.is_pending_forced:
                 logprobs, request.is_pending_forced = _forced(logprobs), False
             request.output_logprobs.append(logprobs)
-        tokens = [sampled.token_id]
-        if outcome is not None:
-            tokens += request.jump_forward(outcome.forced)
-        if self._append(request, tokens) and request.message.stream:
+        forced = () if outcome is None else request.jump_forward(outcome.forced)
+        goes_on = self._append(request, sampled.token_id)
+        if forced:
+            goes_on = goes_on and all(self._append(request, one) for one in forced)
+        if goes_on and request.message.stream:
             self._outbox.progress(request, now)
 
     def _absorb_forced(self, request: Request, scores: list[PositionLogprobs]) -> None:
         for token_id, logprobs in zip(request.take_scored(), scores, strict=True):
             request.output_logprobs.append(_forced(logprobs))
-            if not self._append(request, [token_id]):
+            if not self._append(request, token_id):
                 return
 
-    def _append(self, request: Request, token_ids: list[int]) -> bool:
-        """Append output tokens up to one that ends it; return whether request goes on."""
-        for token_id in token_ids:
-            request.append(token_id)
-            self._counters.generated_tokens += 1
-            reason = self._finish_after(request)
-            if reason is not None:
-                self._end(request, reason)
-                return False
-        return True
+    def _append(self, request: Request, token_id: int) -> bool:
+        """Append an output token; return whether request goes on after it."""
+        request.append(token_id)
+        self._counters.generated_tokens += 1
+        ends_by_id_only = request.stop_checker is None and request.grammar is None
+        if ends_by_id_only and token_id not in request.stop_ids:  # nearly every token
+            if len(request.output_ids) < request.max_new_tokens:
+                return True
+        reason = self._finish_after(request, token_id)
+        if reason is None:
+            return True
+        self._end(request, reason)
+        return False
 
-    def _finish_after(self, request: Request) -> FinishReason | None:
-        token_id = request.output_ids[-1]
+    def _finish_after(self, request: Request, token_id: int) -> FinishReason | None:
         if request.grammar is not None and token_id in self._config.eos_token_ids:
             return FinishReason(type="stop", matched=token_id)  # a grammar ends only where it may
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
 from support.fake_executor import FakeExecutor
 
 from runtime.srt.execution.forward_batch import (
@@ -97,7 +98,9 @@ class FakeLaunchedStep:
             output_ids[-1] = -1
         allowed = None if row.allowed_ids is None else row.allowed_ids.copy()
         prompt_ids = [int(one) for one in row.prompt_ids]
-        return replace(row, prompt_ids=prompt_ids, output_ids=output_ids, allowed_ids=allowed)
+        return msgspec.structs.replace(
+            row, prompt_ids=prompt_ids, output_ids=output_ids, allowed_ids=allowed
+        )
 
     def _forward(self) -> None:
         executor, batch = self._executor, self._batch
