@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from runtime.srt.execution.cuda_executor import CudaExecutor
+from runtime.srt.execution.cuda_graphs import GraphStep
 from runtime.srt.execution.device_draw import greedy_ids
 from runtime.srt.loading.model_config import ModelConfig
 from runtime.srt.memory.kv_layout import bytes_per_token
@@ -99,12 +100,12 @@ def _decode_rows(
 def _host_gap(bench: Bench, executor: CudaExecutor, num_rows: int, step: float) -> float:
     graphs = executor.graphs
     assert graphs is not None
-    size = min(one for one in graphs.sizes if one >= num_rows)
+    captured = GraphStep(min(one for one in graphs.sizes if one >= num_rows))
 
     @torch.inference_mode()
     def several_steps() -> None:
         for _ in range(10):
-            hidden = graphs.replay(size)
+            hidden = graphs.replay(captured)
             greedy_ids(executor.model.compute_logits(hidden[:num_rows]))
 
     taken = bench.seconds_on(executor.streams.forward, several_steps)

@@ -174,7 +174,7 @@ class LoadedModel:
                 self.max_rows,
             )
             graphs.capture()
-        sampler = DeviceSampler(config.vocab_size, self.parts.draw, self.parts.apply_bitmask)
+        sampler = DeviceSampler(config.vocab_size, self.parts.draw, self.parts.logit_ops)
         return CudaExecutor(
             self.streams,
             self.model,

@@ -12,6 +12,7 @@ from runtime.kernels.reference import rotary as rotary_reference
 from runtime.kernels.reference import silu_and_mul as gate_reference
 from runtime.kernels.triton import token_relay
 from runtime.kernels.triton.grammar_mask import apply_bitmask
+from runtime.kernels.triton.logit_edits import apply_edits
 from runtime.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from runtime.kernels.triton.rotary import rotary
 from runtime.kernels.triton.sampling import SamplingTensors, sample
@@ -44,6 +45,7 @@ def step_kernel_checks(bench: Bench) -> Iterator[tuple[str, str, Check]]:
             case += ", fp8 pool"
             yield "KV store", case, lambda d=dtype, n=dim: _store(bench, d, _FP8, n)  # type: ignore[misc]
     yield "grammar mask", "", lambda: _mask(bench)
+    yield "logit edits", "", lambda: _edits(bench)
     yield "token relay", "", lambda: _relay(bench)
     yield "fused sampling", "", lambda: _sampling(bench)
 
@@ -106,6 +108,20 @@ def _mask(bench: Bench) -> float:
     logit_lists.apply_bitmask(expected, bits.to(torch.int32), rows)
     apply_bitmask(logits, bits.to(torch.int32), rows)
     return 0.0 if torch.equal(logits, expected) else math.inf
+
+
+def _edits(bench: Bench) -> float:
+    """Penalties, biases and suppression of some places: the same bits as in torch."""
+    vocab_size, num_places = bench.pick(70, 128_256), bench.pick(40, 3000)
+    logits = bench.normal(5, vocab_size)
+    places = torch.randperm(logits.numel(), device=bench.place)[:num_places]
+    repetition, penalty, bias = (bench.normal(num_places).abs() + 0.1 for _ in range(3))
+    suppressed = (places % 7 == 0).to(torch.int32)
+    found, expected = logits.clone(), logits.clone()
+    amounts = (places, repetition, penalty, bias, suppressed)
+    apply_edits(found, *amounts, floor=-math.inf)
+    logit_lists.apply_edits(expected, *amounts, floor=-math.inf)
+    return 0.0 if torch.equal(found, expected) else math.inf
 
 
 def _relay(bench: Bench) -> float:

@@ -17,7 +17,8 @@ import triton.language as tl
 
 from . import launch_table
 from .merge_states import PartialStates, merge_states, partial_states
-from .paged_kv import capped, check_pool, logit_factors, pool_view, slots_of, widened
+from .paged_kv import check_pool, logit_factors, pool_view
+from .split_attention import attend_split, split_bounds
 
 # A split of fewer keys costs more to merge than it saves.
 _SMALLEST_SPLIT_TOKENS = 128
@@ -241,9 +242,7 @@ def _decode_kernel(
     length = tl.load(kv_lens + row)
     if HAS_WINDOW:
         start = tl.maximum(start, length - window)
-    per_split = tl.cdiv(tl.cdiv(length - start, tl.num_programs(2)), split_tokens) * split_tokens
-    low = start + split * per_split
-    high = tl.minimum(low + per_split, length)
+    low, high = split_bounds(start, length, split, tl.num_programs(2), split_tokens)
     if low >= high:
         if HAS_LSE:
             tl.store(partial_lse + places, tl.full([BLOCK_H], -float("inf"), tl.float32), is_head)
@@ -258,38 +257,10 @@ def _decode_kernel(
     table_row = slot_table + tl.load(table_rows + row) * table_stride
     k_head = k_pool + kv_head * HEAD_DIM
     v_head = v_pool + kv_head * HEAD_DIM
-    peak = tl.full([BLOCK_H], -float("inf"), tl.float32)
-    total = tl.zeros([BLOCK_H], tl.float32)
-    acc = tl.zeros([BLOCK_H, BLOCK_D], tl.float32)
-    for first in range(low, high, BLOCK_N):
-        positions = first + tl.arange(0, BLOCK_N)
-        is_key = positions < high
-        slots = slots_of(table_row, positions, is_key, PAGE_SIZE, True) * (NUM_KV_HEADS * HEAD_DIM)
-        keys = tl.load(
-            k_head + slots[None, :] + dims[:, None],
-            mask=is_key[None, :] & is_dim[:, None],
-            other=0.0,
-        )  # [BLOCK_D, BLOCK_N]
-        logits = tl.dot(queries, widened(keys, queries.dtype), input_precision="ieee") * qk_factor
-        if HAS_CAP:
-            logits = capped(logits, cap)
-        logits = tl.where(is_key[None, :], logits, -float("inf"))
-        values = tl.load(
-            v_head + slots[:, None] + dims[None, :],
-            mask=is_key[:, None] & is_dim[None, :],
-            other=0.0,
-        )  # [BLOCK_N, BLOCK_D]
-        # Every block holds at least one key, so the peak is finite from the first block on.
-        new_peak = tl.maximum(peak, tl.max(logits, 1))
-        weights = tl.exp2(logits - new_peak[:, None])
-        rescale = tl.exp2(peak - new_peak)
-        total = total * rescale + tl.sum(weights, 1)
-        acc = acc * rescale[:, None]
-        acc = tl.dot(
-            weights.to(queries.dtype), widened(values, queries.dtype), acc, input_precision="ieee"
-        )
-        peak = new_peak
-    acc = acc * (v_scale / total)[:, None]
-    tl.store(out_places, acc.to(partial_out.dtype.element_ty), mask=out_mask)
+    attended, lse = attend_split(
+        queries, k_head, v_head, table_row, low, high, qk_factor, cap, v_scale,
+        NUM_KV_HEADS, HEAD_DIM, BLOCK_H, BLOCK_D, BLOCK_N, PAGE_SIZE, HAS_CAP,
+    )  # fmt: skip
+    tl.store(out_places, attended.to(partial_out.dtype.element_ty), mask=out_mask)
     if HAS_LSE:
-        tl.store(partial_lse + places, peak + tl.log2(total), mask=is_head)
+        tl.store(partial_lse + places, lse, mask=is_head)

@@ -48,18 +48,26 @@ _EXTEND: dict[int, dict[int, tuple[int, int, int, int]]] = {
         512: (64, 32, 8, 2),
     },
     _HOPPER: {128: (128, 128, 8, 5), 256: (128, 64, 8, 5), 512: (128, 32, 8, 5)},
-    _BLACKWELL: {128: (128, 128, 8, 3), 256: (128, 128, 8, 2), 512: (128, 32, 8, 3)},
+    _BLACKWELL: {
+        128: (128, 128, 8, 3),
+        192: (128, 128, 8, 2),
+        256: (128, 64, 8, 3),
+        512: (128, 32, 8, 3),
+    },
 }
+
+_FEW_ROWS = 64  # prompts of no more take a tile of that size
 
 # The shared part of a cascade: groups are small, more than 64 rows would mostly be padding.
 _PREFIX: dict[int, tuple[int, int, int, int]] = {
-    128: (64, 64, 4, 3),
+    128: (64, 64, 8, 3),
     256: (64, 32, 4, 3),
     512: (64, 32, 8, 3),
 }
 
 # float32 is computed without the matrix unit, for exact comparisons rather than for speed.
-_EXTEND_F32 = AttentionLaunch(32, 32, 8, 1)
+_EXTEND_F32 = AttentionLaunch(32, 16, 8, 1)
+_PREFIX_F32 = AttentionLaunch(32, 16, 4, 1)
 
 
 @functools.cache
@@ -97,13 +105,16 @@ def extend_launch(
     """For extend; packed_rows: the most query rows of one request, times the heads of a group."""
     if element_bytes == 4:
         return _EXTEND_F32
-    table = _EXTEND[_generation(device)]
+    generation = _generation(device)
+    table = _EXTEND[generation]
     block_m, block_n, num_warps, num_stages = _for_width(table, head_dim, element_bytes)
-    if widens:
+    # Blackwell's accumulators are not in registers: there is room for what passes through them.
+    if widens and generation != _BLACKWELL:
         block_n = max(block_n // 2, 16)
-    for few_rows in (16, 64):
-        if packed_rows <= few_rows < block_m:
-            return AttentionLaunch(few_rows, min(block_n, 64), 4, num_stages)
+    if packed_rows <= _FEW_ROWS < block_m:
+        if generation != _AMPERE and head_dim * element_bytes <= 256:
+            num_warps = 4  # all that one matrix instruction of 64 rows takes
+        return AttentionLaunch(_FEW_ROWS, min(block_n, 64), num_warps, num_stages)
     return AttentionLaunch(block_m, block_n, num_warps, num_stages)
 
 
@@ -112,7 +123,7 @@ def prefix_launch(
 ) -> AttentionLaunch:
     """For the shared part of a cascade; packed_rows: rows of all groups times heads of a group."""
     if element_bytes == 4:
-        return _EXTEND_F32
+        return _PREFIX_F32
     block_m, block_n, num_warps, num_stages = _for_width(_PREFIX, head_dim, element_bytes)
     if packed_rows <= 16:
         return AttentionLaunch(16, block_n, 4, num_stages)

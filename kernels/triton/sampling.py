@@ -7,6 +7,7 @@ Mixer: the finalizer of splitmix64 (Steele, Lea, Flood, 2014). Shape letters: R 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,8 @@ from .draw_order import (
     weights_of,
 )
 
-_LANES, _PER_LANE, _NUM_WARPS = 512, 4, 16
+# A program as large as can be: most steps have fewer rows than a GPU has multiprocessors.
+_LANES, _PER_LANE, _NUM_WARPS = 1024, 4, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,17 @@ class DrawnTokens:
 
 
 def sample(
-    logits: torch.Tensor, params: SamplingTensors, with_logprobs: bool = False
+    logits: torch.Tensor,
+    params: SamplingTensors,
+    with_logprobs: bool = False,
+    floor: float = -math.inf,
 ) -> DrawnTokens:
     """Draw from logits [R, V], f32, f16 or bf16, the logits of a row contiguous; not changed.
 
     Top_k keeps exactly k tokens (lower ids first among equals), top_p the smallest set of the most
     likely of them whose share reaches top_p, min_p those with at least min_p times the largest
-    probability. Tokens less likely than the likeliest by 2 ** -42 are never drawn. Where all logits
-    are minus infinity, id 0 is taken.
+    probability. Tokens less likely than the likeliest by 2 ** -42 are never drawn. Where no logit
+    is above floor the lowest id of the largest is taken: id 0 where all are minus infinity.
     """
     num_rows, vocab_size = logits.shape
     assert logits.stride(1) == 1, f"logits have strides {logits.stride()}"
@@ -94,6 +99,7 @@ def sample(
         logprobs,
         logits.stride(0),
         vocab_size,
+        floor,
         HAS_LOGPROBS=with_logprobs,
         LANES=_LANES,
         PER_LANE=_PER_LANE,
@@ -116,6 +122,7 @@ def _sample_kernel(
     logprobs,
     logits_stride,
     vocab_size,
+    floor,
     HAS_LOGPROBS: tl.constexpr,
     LANES: tl.constexpr,
     PER_LANE: tl.constexpr,
@@ -124,7 +131,7 @@ def _sample_kernel(
     row = logits + number * logits_stride
     best, chosen, has_nan = _best_of(row, vocab_size, LANES, PER_LANE)
     temperature = tl.load(temperatures + number)
-    if (temperature > 0.0) & (best > -float("inf")) & (has_nan == 0):
+    if (temperature > 0.0) & (best > floor) & (has_nan == 0):
         chosen = _drawn_id(
             row,
             vocab_size,

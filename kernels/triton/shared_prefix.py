@@ -19,7 +19,8 @@ import triton.language as tl
 from . import launch_table
 from .decode_attention import decode_states
 from .merge_states import PartialStates, merge_states, partial_states
-from .paged_kv import capped, check_pool, logit_factors, pool_view, slots_of, widened
+from .paged_kv import check_pool, logit_factors, pool_view
+from .split_attention import attend_split, split_bounds
 from .tile_list import first_tile_of, num_tiles, run_of_tile
 
 _SMALLEST_PREFIX_SPLIT_TOKENS = 256
@@ -218,9 +219,7 @@ def _prefix_kernel(
 
     leader = tl.load(group_rows + first_row).to(tl.int64)
     length = tl.load(prefix_lens + leader)
-    per_split = tl.cdiv(tl.cdiv(length, tl.num_programs(2)), split_tokens) * split_tokens
-    low = split * per_split
-    high = tl.minimum(low + per_split, length)
+    low, high = split_bounds(0, length, split, tl.num_programs(2), split_tokens)
     if low >= high:
         tl.store(partial_lse + places, tl.full([BLOCK_M], -float("inf"), tl.float32), is_member)
         return
@@ -233,36 +232,9 @@ def _prefix_kernel(
     table_row = slot_table + tl.load(table_rows + leader) * table_stride
     k_head = k_pool + kv_head * HEAD_DIM
     v_head = v_pool + kv_head * HEAD_DIM
-    peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for first in range(low, high, BLOCK_N):
-        positions = first + tl.arange(0, BLOCK_N)
-        is_key = positions < high
-        slots = slots_of(table_row, positions, is_key, PAGE_SIZE, True) * (NUM_KV_HEADS * HEAD_DIM)
-        keys = tl.load(
-            k_head + slots[None, :] + dims[:, None],
-            mask=is_key[None, :] & is_dim[:, None],
-            other=0.0,
-        )
-        logits = tl.dot(queries, widened(keys, queries.dtype), input_precision="ieee") * qk_factor
-        if HAS_CAP:
-            logits = capped(logits, cap)
-        logits = tl.where(is_key[None, :], logits, -float("inf"))
-        new_peak = tl.maximum(peak, tl.max(logits, 1))
-        weights = tl.exp2(logits - new_peak[:, None])
-        rescale = tl.exp2(peak - new_peak)
-        total = total * rescale + tl.sum(weights, 1)
-        acc = acc * rescale[:, None]
-        values = tl.load(
-            v_head + slots[:, None] + dims[None, :],
-            mask=is_key[:, None] & is_dim[None, :],
-            other=0.0,
-        )
-        acc = tl.dot(
-            weights.to(queries.dtype), widened(values, queries.dtype), acc, input_precision="ieee"
-        )
-        peak = new_peak
-    acc = acc * (v_scale / total)[:, None]
-    tl.store(partial_out + places[:, None] * HEAD_DIM + dims[None, :], acc, mask=mask)
-    tl.store(partial_lse + places, peak + tl.log2(total), mask=is_member)
+    attended, lse = attend_split(
+        queries, k_head, v_head, table_row, low, high, qk_factor, cap, v_scale,
+        NUM_KV_HEADS, HEAD_DIM, BLOCK_M, BLOCK_D, BLOCK_N, PAGE_SIZE, HAS_CAP,
+    )  # fmt: skip
+    tl.store(partial_out + places[:, None] * HEAD_DIM + dims[None, :], attended, mask=mask)
+    tl.store(partial_lse + places, lse, mask=is_member)

@@ -21,6 +21,7 @@ from ..execution.forward_batch import ForwardBatch
 from ..execution.packed_arrays import HostArray
 from ..loading.model_config import ModelConfig
 from ..memory.kv_pool import KvPool
+from .graph_attention import StepForm
 from .prefix_groups import PrefixGroup, find_prefix_groups
 from .row_kinds import num_leading_decode_rows
 from .tensor_batch import TensorBatch
@@ -31,7 +32,8 @@ _HEAD_DIMS = (64, 128, 256)
 # Heads per kv head that the kernels without the matrix unit are built for; with 4 or more the
 # matrix unit has work enough.
 _SMALL_GROUPS = (1, 2, 3)
-# See triton_backend.
+# A captured step reads every row's whole context. Reading this much less is worth the host's work
+# for an uncaptured one: a millisecond at 4 TB/s. An estimate, not measured.
 _EAGER_SAVED_BYTES = 4 << 30
 
 StoreKv = Callable[..., None]
@@ -171,11 +173,12 @@ class FlashInferAttention:
                 out.index_copy_(0, part.tokens, rows)
         return out
 
-    def prefers_eager(self, batch: ForwardBatch) -> bool:
-        """Where so much of the context is shared that reading it once is worth more."""
+    def choose_form(self, batch: ForwardBatch) -> StepForm:
+        """Eager where so much of the context is shared that reading it once is worth more."""
         groups = self._prefix_groups(batch, batch.num_rows)
         saved = sum(group.num_saved_tokens for group in groups)
-        return saved * self._kv_bytes >= _EAGER_SAVED_BYTES
+        worth_it = saved * self._kv_bytes >= _EAGER_SAVED_BYTES
+        return StepForm.EAGER if worth_it else StepForm.PLAIN
 
     def plan_capture(self, size: int, batch: TensorBatch) -> None:
         """Make the wrapper of a captured size, and plan it for rows of one token."""

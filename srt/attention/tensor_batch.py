@@ -18,7 +18,8 @@ class TensorBatch:
     """The fields of ForwardBatch, all on one device.
 
     host: the same step on the host, for who plans by its lengths; None in a captured graph, where
-    every row has one new token and no length is known yet.
+    every row has one new token and no length is known yet. prefix: in a captured step that reads
+    shared prefixes once, the tensors of PrefixGraphAttention.prefix_arrays.
     """
 
     input_ids: torch.Tensor  # [T] int64
@@ -29,6 +30,7 @@ class TensorBatch:
     table_rows: torch.Tensor  # [B] int64
     slot_table: torch.Tensor  # [R, C] int32; on the CPU the request table itself, not a copy
     host: ForwardBatch | None = None
+    prefix: Mapping[str, torch.Tensor] | None = None
 
     @staticmethod
     def of_tensors(

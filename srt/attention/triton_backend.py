@@ -20,6 +20,7 @@ from ..execution.forward_batch import ForwardBatch
 from ..execution.packed_arrays import HostArray
 from ..loading.model_config import ModelConfig
 from ..memory.kv_pool import KvPool
+from .graph_attention import StepForm
 from .prefix_groups import PrefixGroup, find_prefix_groups
 from .row_kinds import longest_query, num_leading_decode_rows
 from .tensor_batch import TensorBatch
@@ -30,9 +31,12 @@ Upload = Callable[[Mapping[str, HostArray]], dict[str, torch.Tensor]]
 # Parts of a row in deterministic mode, at least this long each; fewer would leave a GPU idle.
 _FIXED_SPLITS = 32
 _SMALLEST_FIXED_SPLIT_TOKENS = 256
-# A captured step reads every row's whole context. Reading this much less is worth the host's work
-# for an uncaptured one: a millisecond at 4 TB/s. An estimate, not measured.
-_EAGER_SAVED_BYTES = 4 << 30
+# What a captured step must read less for another kernel in every layer to be worth it: an eighth of
+# a millisecond at 4 TB/s. An estimate, not measured.
+_LEAST_SAVED_BYTES = 512 << 20
+# Of a captured step. More groups are not shared; parts of a prefix past its end cost little.
+_MOST_GRAPH_GROUPS = 8
+_MOST_GRAPH_PREFIX_SPLITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class _StepPlan:
 
 
 class TritonAttention:
-    """A GraphAttention for steps of up to max_rows rows of up to max_context tokens.
+    """A PrefixGraphAttention for steps of up to max_rows rows of up to max_context tokens.
 
     kv_bytes: of a token over all layers. is_deterministic: a row is cut into parts of one length in
     every step, so its bits do not depend on the rest of the batch; prefixes are not shared then.
@@ -99,14 +103,13 @@ class TritonAttention:
         num_floats = max(self._workspace_floats(rows) for rows in range(1, max_rows + 1))
         self._workspace = torch.empty(num_floats, dtype=torch.float32, device=device)
         self._plan: _StepPlan | None = None
-        self._groups: tuple[ForwardBatch, list[PrefixGroup]] | None = None
+        self._groups: tuple[ForwardBatch, int, list[PrefixGroup]] | None = None
 
     def prepare(self, batch: TensorBatch) -> None:
         """Split the rows by kind. Without batch.host all rows decode, as in a captured step."""
         host = batch.host
         if host is None:
-            num_rows = len(batch.kv_lens)
-            self._plan = _StepPlan(batch, num_rows, self._num_splits(num_rows), None, None)
+            self._plan = self._captured_plan(batch)
             return
         # Rows of one token beyond those that the workspace is for go the other way: few steps have
         # them, and that way takes any row.
@@ -121,7 +124,11 @@ class TritonAttention:
         if groups:
             shared = _Shared(
                 self._kernels.prefix_groups(**self._upload(arrays)),
-                self._num_prefix_splits(groups, num_decode, num_splits),
+                self._num_prefix_splits(
+                    len(groups),
+                    max(group.num_tokens for group in groups),
+                    self._prefix_room(num_decode, num_splits),
+                ),
             )
         extend = None
         if num_decode < host.num_rows:
@@ -164,11 +171,25 @@ class TritonAttention:
             )
         return out
 
-    def prefers_eager(self, batch: ForwardBatch) -> bool:
-        """Where so much of the context is shared that reading it once is worth more."""
-        groups = self._prefix_groups(batch, batch.num_rows)
+    @property
+    def shares_prefixes(self) -> bool:
+        """See PrefixGraphAttention."""
+        return self._split_tokens is None
+
+    def choose_form(self, batch: ForwardBatch) -> StepForm:
+        """See GraphAttention; a prefix is shared where that saves enough."""
+        groups = self._graph_groups(batch)
         saved = sum(group.num_saved_tokens for group in groups)
-        return saved * self._kv_bytes >= _EAGER_SAVED_BYTES
+        worth_it = saved * self._kv_bytes >= _LEAST_SAVED_BYTES
+        return StepForm.SHARED_PREFIX if worth_it else StepForm.PLAIN
+
+    def prefix_arrays(self, size: int, batch: ForwardBatch | None) -> dict[str, HostArray]:
+        """See PrefixGraphAttention. Groups without rows make up the number."""
+        arrays = _group_arrays([] if batch is None else self._graph_groups(batch), size)
+        starts = arrays["cu_rows"]
+        # The rows that share nothing are a group too.
+        padding = np.full(_MOST_GRAPH_GROUPS + 2 - len(starts), size, dtype=np.int32)
+        return {**arrays, "cu_rows": np.concatenate((starts, padding))}
 
     def plan_capture(self, size: int, batch: TensorBatch) -> None:
         """See GraphAttention; the grid follows from size alone."""
@@ -213,13 +234,31 @@ class TritonAttention:
             num_splits=plan.num_splits,
         )
 
+    def _captured_plan(self, batch: TensorBatch) -> _StepPlan:
+        """For rows of any length, as many as batch has."""
+        num_rows = len(batch.kv_lens)
+        num_splits, shared = self._num_splits(num_rows), None
+        if batch.prefix is not None:
+            room = min(self._prefix_room(num_rows, num_splits), _MOST_GRAPH_PREFIX_SPLITS)
+            shared = _Shared(
+                self._kernels.prefix_groups(**batch.prefix),
+                self._num_prefix_splits(1, self._max_context, room),
+            )
+        return _StepPlan(batch, num_rows, num_splits, shared, None)
+
+    def _graph_groups(self, batch: ForwardBatch) -> list[PrefixGroup]:
+        """The groups of a step of decoding rows that save most."""
+        groups = self._prefix_groups(batch, batch.num_rows)
+        groups = sorted(groups, key=lambda group: group.num_saved_tokens, reverse=True)
+        return groups[:_MOST_GRAPH_GROUPS]
+
     def _prefix_groups(self, batch: ForwardBatch, num_rows: int) -> list[PrefixGroup]:
         """The step's groups, looked for once."""
         if self._split_tokens is not None:
             return []
-        if self._groups is None or self._groups[0] is not batch:
-            self._groups = batch, find_prefix_groups(batch, num_rows)
-        return self._groups[1]
+        if self._groups is None or self._groups[0] is not batch or self._groups[1] != num_rows:
+            self._groups = batch, num_rows, find_prefix_groups(batch, num_rows)
+        return self._groups[2]
 
     def _num_splits(self, num_rows: int, longest: int | None = None) -> int:
         """Parts that a row is cut into; longest None: rows may have any length."""
@@ -233,14 +272,16 @@ class TritonAttention:
             longest or self._max_context,
         )
 
-    def _num_prefix_splits(self, groups: list[PrefixGroup], num_rows: int, num_splits: int) -> int:
-        """Parts that a group's prefix is cut into, as far as the workspace has room for them."""
-        longest = max(group.num_tokens for group in groups)
+    def _num_prefix_splits(self, num_groups: int, longest: int, room: int) -> int:
+        """Parts that a group's prefix is cut into, at most room."""
+        return max(1, min(self._num_splits(num_groups, longest), room))
+
+    def _prefix_room(self, num_rows: int, num_splits: int) -> int:
+        """Parts of prefixes that the workspace has room for beside num_splits of each row."""
         per_state = self._kernels.workspace_floats(
             num_rows, self._config.num_heads, 1, self._config.head_dim
         )
-        room = self._workspace.numel() // per_state - num_splits
-        return max(1, min(self._num_splits(len(groups), longest), room))
+        return self._workspace.numel() // per_state - num_splits
 
     def _workspace_floats(self, num_rows: int) -> int:
         """For decoding num_rows rows, with a shared prefix in as many parts as their own."""
@@ -260,12 +301,13 @@ def _extend(batch: TensorBatch, num_decode: int, max_query_len: int) -> _Extend:
 
 
 def _group_arrays(groups: list[PrefixGroup], num_rows: int) -> dict[str, HostArray]:
-    """Every row in a group, those that share nothing alone; rows of a group side by side."""
+    """Every row in a group, side by side; those that share nothing are one without a prefix."""
     prefix_lens = np.zeros(num_rows, dtype=np.int32)
     for group in groups:
         prefix_lens[list(group.rows)] = group.num_tokens
-    alone = np.flatnonzero(prefix_lens == 0).tolist()
-    members = [list(group.rows) for group in groups] + [[row] for row in alone]
+    members = [list(group.rows) for group in groups]
+    if alone := np.flatnonzero(prefix_lens == 0).tolist():
+        members.append(alone)
     starts = np.zeros(len(members) + 1, dtype=np.int32)
     np.cumsum([len(rows) for rows in members], out=starts[1:])
     return {

@@ -20,7 +20,7 @@ from ..attention.tensor_batch import TensorBatch
 from ..errors import ConfigError
 from ..memory.kv_pool import KvPool
 from ..models.causal_lm import CausalLM
-from .cuda_graphs import DecodeGraphs, padded_arrays
+from .cuda_graphs import DecodeGraphs, GraphStep
 from .device import Device, Stream
 from .device_sampler import DeviceSampler, SamplingPlan
 from .device_slot_table import DeviceSlotTable
@@ -127,9 +127,9 @@ class CudaStep:
         self._batch = batch
         self._num_sampled = len(sampled)
         self._has_own_table = not executor.slot_table.holds(batch)
-        self._graph_size: int | None = None
+        self._graph_step: GraphStep | None = None
         if executor.graphs is not None and not self._has_own_table:
-            self._graph_size = executor.graphs.size_for(batch)
+            self._graph_step = executor.graphs.step_for(batch)
         self._inputs = executor.inputs.upload(self._arrays(sampled, relayed))
         self._hidden: torch.Tensor | None = None  # [T, hidden], or a graph's rows
         self._logits: torch.Tensor | None = None  # [R, V]
@@ -150,9 +150,9 @@ class CudaStep:
             executor.relay.take(
                 self._tensors.input_ids, staged["relay_places"], staged["relay_rows"]
             )
-            if self._graph_size is not None:
+            if self._graph_step is not None:
                 assert executor.graphs is not None
-                self._hidden = executor.graphs.replay(self._graph_size)
+                self._hidden = executor.graphs.replay(self._graph_step)
             else:
                 self._hidden = executor.model.forward(
                     self._tensors, executor.kv_pool, executor.attention
@@ -228,10 +228,11 @@ class CudaStep:
 
     def _arrays(self, sampled: list[int], relayed: list[int]) -> dict[str, HostArray]:
         """What the forward pass needs, the graph's own inputs first."""
-        batch, size = self._batch, self._graph_size
+        batch, step = self._batch, self._graph_step
         ends = batch.cu_query_lens[1:].astype(np.int64)
-        if size is not None:
-            arrays = padded_arrays(batch, size)
+        if step is not None:
+            assert self._executor.graphs is not None
+            arrays = self._executor.graphs.arrays(step, batch)
         else:
             arrays = {name: getattr(batch, name) for name in _EAGER_FIELDS}
         table = self._executor.slot_table
@@ -247,9 +248,9 @@ class CudaStep:
     def _tensor_batch(self) -> TensorBatch:
         """The step's tensors; a graph's are filled here, and stand where they were captured."""
         executor, staged = self._executor, self._inputs.tensors
-        if self._graph_size is not None:
+        if self._graph_step is not None:
             assert executor.graphs is not None
-            return executor.graphs.load(self._graph_size, self._batch, self._inputs.whole)
+            return executor.graphs.load(self._graph_step, self._batch, self._inputs.whole)
         table = staged["own_table"] if self._has_own_table else executor.slot_table.slots
         return TensorBatch.of_tensors(staged, staged["cu_query_lens"], table, self._batch)
 

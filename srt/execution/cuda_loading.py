@@ -78,7 +78,7 @@ def load_device_executor(
     model, weight_bytes = loading.load_model(folder, dtype, free_at_start)
     step = loading.largest_step()
     attention = parts.make_attention(step.num_rows, streams.copy, streams.forward)
-    sampler = DeviceSampler(config.vocab_size, parts.draw, parts.apply_bitmask)
+    sampler = DeviceSampler(config.vocab_size, parts.draw, parts.logit_ops)
 
     def executor(
         kv_pool: KvPool, table: DeviceSlotTable, graphs: DecodeGraphs | None
@@ -195,11 +195,11 @@ class _Loading:
         if graphs is None:
             return 0
         free = [self.device.free_bytes()]
-        for size in graphs.sizes[-1:-3:-1]:
-            graphs.capture([size])
+        for step in graphs.steps[-1:-3:-1]:
+            graphs.capture([step])
             free.append(self.device.free_bytes())
         taken = [max(0, before - after) for before, after in zip(free, free[1:], strict=False)]
-        return taken[0] + (taken[1] * (len(graphs.sizes) - 1) if len(taken) > 1 else 0)
+        return taken[0] + (taken[1] * (len(graphs.steps) - 1) if len(taken) > 1 else 0)
 
 
 def _run(executor: CudaExecutor, step: LargestStep) -> None:

@@ -37,11 +37,16 @@ class Draw(Protocol):
     """Draws a token per row."""
 
     def __call__(
-        self, logits: torch.Tensor, params: DrawParams, rows: Sequence[SampleRow]
+        self,
+        logits: torch.Tensor,
+        params: DrawParams,
+        rows: Sequence[SampleRow],
+        floor: float = -math.inf,
     ) -> torch.Tensor:
-        """[R] int64 for logits [R, V] f32, which may be changed; -1 where a row holds a NaN.
+        """[R] int64 for logits [R, V] f32; -1 where a row holds a NaN.
 
-        rows are what params was made of. Without a finite logit the lowest id is taken.
+        rows are what params was made of. Where no logit is above floor, the lowest id among the
+        largest ones is taken.
         """
         ...
 
@@ -69,13 +74,16 @@ def greedy_ids(logits: torch.Tensor) -> torch.Tensor:
 
 
 def reference_draw(
-    logits: torch.Tensor, params: DrawParams, rows: Sequence[SampleRow]
+    logits: torch.Tensor,
+    params: DrawParams,
+    rows: Sequence[SampleRow],
+    floor: float = -math.inf,
 ) -> torch.Tensor:
     """Draw, in torch: exact, and slow on a device, where every row is waited for."""
     ids = greedy_ids(logits).tolist()
     temperatures = params.temperature.tolist()
     for i, row in enumerate(rows):
-        if temperatures[i] == 0.0 or ids[i] < 0 or float(logits[i, ids[i]]) == -math.inf:
+        if temperatures[i] == 0.0 or ids[i] < 0 or float(logits[i, ids[i]]) <= floor:
             continue
         ids[i] = draw(logits[i], row.params, uniform(row.seed, row.position))
     return torch.tensor(ids, dtype=torch.int64, device=logits.device)

@@ -16,7 +16,7 @@ import torch
 from .device_draw import Draw, DrawParams, greedy_ids, param_arrays
 from .forward_batch import NAN_LOGITS, SampledToken, SampleRow
 from .logit_changes import has_changes
-from .logit_lists import ApplyBitmask, change_lists, changed_logits, least_logit
+from .logit_lists import LogitOps, change_lists, changed_logits, least_logit
 from .packed_arrays import HostArray
 from .score_slices import ScoreSlice, slice_of_drawn
 
@@ -34,10 +34,10 @@ class SamplingPlan:
 class DeviceSampler:
     """For a vocabulary of vocab_size."""
 
-    def __init__(self, vocab_size: int, draw: Draw, apply_bitmask: ApplyBitmask) -> None:
+    def __init__(self, vocab_size: int, draw: Draw, logit_ops: LogitOps) -> None:
         self._vocab_size = vocab_size
         self._draw = draw
-        self._apply_bitmask = apply_bitmask
+        self._logit_ops = logit_ops
 
     def plan(self, rows: Sequence[SampleRow]) -> SamplingPlan:
         """Lay out rows' parameters for the device."""
@@ -96,8 +96,6 @@ class DeviceSampler:
         )
         if not any(map(has_changes, plan.rows)):
             return self._draw(logits, params, plan.rows)
-        changed = changed_logits(logits, staged, self._apply_bitmask)
+        changed = changed_logits(logits, staged, self._logit_ops)
         # Where the model gives no mass to any legal id, the lowest of them is taken, not drawn.
-        has_mass = changed.amax(dim=-1) != least_logit(changed)
-        params = replace(params, temperature=torch.where(has_mass, params.temperature, 0.0))
-        return self._draw(changed, params, plan.rows)
+        return self._draw(changed, params, plan.rows, floor=least_logit(changed))

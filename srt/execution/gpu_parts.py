@@ -32,7 +32,7 @@ from ..memory.kv_layout import bytes_per_token
 from ..server_args import ServerArgs
 from .device import Device, Stream
 from .device_draw import Draw, reference_draw
-from .logit_lists import ApplyBitmask, apply_bitmask
+from .logit_lists import TORCH_LOGIT_OPS, LogitOps
 from .staging import ForwardUploads
 from .token_relay import RelayOps, TorchRelayOps
 from .triton_draw import load_triton_draw
@@ -47,7 +47,7 @@ class DeviceParts:
     ops: LayerOps
     make_attention: Callable[[int, Stream, Stream], AttentionBackend]
     draw: Draw
-    apply_bitmask: ApplyBitmask
+    logit_ops: LogitOps
     relay_ops: RelayOps
     has_graphs: bool  # whether the attention can be captured
 
@@ -62,7 +62,9 @@ def gpu_parts(device: Device, config: ModelConfig, args: ServerArgs, kv_dtype: s
     try:
         ops = TritonLayerOps(config.rope, config.head_dim, context, place)
         kernels = load_triton_kernels()
-        mask: ApplyBitmask = kernel_module("grammar_mask").apply_bitmask
+        logit_ops = LogitOps(
+            kernel_module("grammar_mask").apply_bitmask, kernel_module("logit_edits").apply_edits
+        )
         relay: Any = kernel_module("token_relay")
         draw = load_triton_draw()
     except KernelsMissing as error:
@@ -100,7 +102,7 @@ def gpu_parts(device: Device, config: ModelConfig, args: ServerArgs, kv_dtype: s
             is_deterministic=args.deterministic,
         )
 
-    return DeviceParts(ops, make_attention, draw, mask, relay, has_graphs=True)
+    return DeviceParts(ops, make_attention, draw, logit_ops, relay, has_graphs=True)
 
 
 def torch_parts(device: Device, config: ModelConfig) -> DeviceParts:
@@ -109,7 +111,7 @@ def torch_parts(device: Device, config: ModelConfig) -> DeviceParts:
         ops=TorchLayerOps(config.rope, config.head_dim, device.torch_device),
         make_attention=lambda max_rows, copy, forward: TorchReferenceAttention(),
         draw=reference_draw,
-        apply_bitmask=apply_bitmask,
+        logit_ops=TORCH_LOGIT_OPS,
         relay_ops=TorchRelayOps(),
         has_graphs=False,
     )

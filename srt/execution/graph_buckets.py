@@ -23,6 +23,22 @@ def bucket_sizes(max_rows: int) -> list[int]:
     return [*sizes, max_rows]
 
 
+def shared_bucket_sizes(max_rows: int) -> list[int]:
+    """The rising sizes for steps that read shared prefixes once: 8, 16, 32, ... and max_rows.
+
+    Such steps are few, and each size costs a capture: so a row of padding is the cheaper side. A
+    single row shares with nobody.
+    """
+    if max_rows == 1:
+        return []
+    sizes = [max_rows]
+    size = _SMALL[-1]
+    while size < max_rows:
+        sizes.insert(-1, size)
+        size *= 2
+    return sizes
+
+
 def bucket_for(num_rows: int, sizes: list[int]) -> int | None:
     """The smallest of the rising sizes that holds num_rows; None above the largest."""
     place = bisect_left(sizes, num_rows)

@@ -1,15 +1,16 @@
 """What a step's rows do to their logits, as flat lists for the device.
 
 The meaning is that of logit_changes.py, row by row and in its order; here all rows are changed at
-once, by lists of (row, id, amount), and nothing is read back.
+once, by a list of masks and one of places in the logits, and nothing is read back.
 
-Shape letters: R rows, V vocabulary, M rows with a mask, N entries of a list.
+Shape letters: R rows, V vocabulary, M rows with a mask, N places.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,56 +20,48 @@ from .forward_batch import SampleRow
 from .logit_changes import has_changes
 from .packed_arrays import HostArray
 
-# apply_bitmask(logits [R, V] f32, bitmask [M, ceil(V / 32)] int32, rows [M] int64): ids whose bit
-# is 0 become -inf.
-ApplyBitmask = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+
+@dataclass(frozen=True, slots=True)
+class LogitOps:
+    """apply_bitmask and apply_edits: in torch below, as kernels in runtime.kernels.triton."""
+
+    apply_bitmask: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+    apply_edits: Callable[..., None]
 
 
 def change_lists(rows: Sequence[SampleRow], vocab_size: int) -> dict[str, HostArray]:
     """The lists of rows' changes by name; empty if nothing changes.
 
-    Ids of one row appear once in each list, so that the order of writing means nothing.
+    A place, which is row * V + id, appears once, so that the order of writing means nothing.
     """
     if not any(map(has_changes, rows)):
         return {}
     lists: dict[str, HostArray] = {}
-    masked = [i for i, row in enumerate(rows) if row.allowed_ids is not None]
-    if masked:
-        masks = [row.allowed_ids for row in rows if row.allowed_ids is not None]
-        lists["mask_rows"] = np.array(masked, dtype=np.int64)
-        lists["masks"] = np.stack(masks).view(np.int32)
-    _add(lists, "repetition", rows, vocab_size, _repetition)
-    _add(lists, "penalty", rows, vocab_size, _penalty)
-    _add(lists, "bias", rows, vocab_size, _bias)
-    _add(lists, "suppressed", rows, vocab_size, _suppressed)
+    masks = {i: row.allowed_ids for i, row in enumerate(rows) if row.allowed_ids is not None}
+    if masks:
+        lists["mask_rows"] = np.array(list(masks), dtype=np.int64)
+        lists["masks"] = np.stack(list(masks.values())).view(np.int32)
+    edits = [_edits(row, i * vocab_size) for i, row in enumerate(rows) if has_changes(row)]
+    if any(len(one["places"]) for one in edits):
+        lists |= {name: np.concatenate([one[name] for one in edits]) for name in _EDITS}
     return lists
 
 
 def changed_logits(
-    logits: torch.Tensor, lists: dict[str, torch.Tensor], apply_bitmask: ApplyBitmask
+    logits: torch.Tensor, lists: Mapping[str, torch.Tensor], ops: LogitOps
 ) -> torch.Tensor:
     """A changed copy of logits [R, V] f32, for the uploaded lists of change_lists.
 
-    Logits of -inf become the least finite number: so ids that are only impossible to the model stay
-    above those that may not be drawn, and a row of nothing else still has a legal id.
+    Logits of -inf become the least finite number, and stay it whatever is added to them: so ids
+    that are only impossible to the model stay above those that may not be drawn, and a row of
+    nothing else still has a legal id.
     """
-    changed = logits.clamp_min(least_logit(logits))
-    flat = changed.view(-1)
+    floor = least_logit(logits)
+    changed = logits.clamp_min(floor)
     if "masks" in lists:
-        apply_bitmask(changed, lists["masks"], lists["mask_rows"])
-    if "repetition_places" in lists:
-        places, penalty = lists["repetition_places"], lists["repetition"]
-        values = flat.index_select(0, places)
-        values = torch.where(values > 0, values / penalty, values * penalty)
-        flat.index_copy_(0, places, values)
-    if "penalty_places" in lists:
-        places = lists["penalty_places"]
-        flat.index_copy_(0, places, flat.index_select(0, places) - lists["penalty"])
-    if "bias_places" in lists:
-        places = lists["bias_places"]
-        flat.index_copy_(0, places, flat.index_select(0, places) + lists["bias"])
-    if "suppressed_places" in lists:
-        flat.index_fill_(0, lists["suppressed_places"], -math.inf)
+        ops.apply_bitmask(changed, lists["masks"], lists["mask_rows"])
+    if "places" in lists:
+        ops.apply_edits(changed, **{name: lists[name] for name in _EDITS}, floor=floor)
     return changed
 
 
@@ -78,7 +71,10 @@ def least_logit(logits: torch.Tensor) -> float:
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor) -> None:
-    """ApplyBitmask in torch, on any device."""
+    """Set the logits [R, V] of ids whose bit is 0 to minus infinity, in place.
+
+    bitmask: [M, ceil(V / 32)] int32; rows: [M] int64, the row of logits of every mask.
+    """
     bits = torch.arange(32, dtype=torch.int32, device=bitmask.device)
     allowed = (bitmask.unsqueeze(-1) >> bits) & 1  # [M, words, 32]
     allowed = allowed.view(len(bitmask), -1)[:, : logits.shape[1]]
@@ -86,61 +82,71 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
     logits.index_copy_(0, rows, masked)
 
 
-_Entries = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
-
-
-def _add(
-    lists: dict[str, HostArray],
-    name: str,
-    rows: Sequence[SampleRow],
-    vocab_size: int,
-    entries_of: Callable[[SampleRow], _Entries | None],
+def apply_edits(
+    logits: torch.Tensor,
+    places: torch.Tensor,
+    repetition: torch.Tensor,
+    penalty: torch.Tensor,
+    bias: torch.Tensor,
+    suppressed: torch.Tensor,
+    *,
+    floor: float,
 ) -> None:
-    """Add the entries of all rows as places in the flattened logits, and amounts."""
-    places: list[npt.NDArray[np.int64]] = []
-    amounts: list[npt.NDArray[np.float32]] = []
-    for i, row in enumerate(rows):
-        entries = entries_of(row)
-        if entries is not None:
-            places.append(entries[0] + i * vocab_size)
-            amounts.append(entries[1])
-    if places:
-        lists[f"{name}_places"] = np.concatenate(places)
-        lists[name] = np.concatenate(amounts)
+    """Change logits [R, V] at places [N], in place: repetition penalty, then penalty and bias.
+
+    repetition divides what is above 0 and multiplies the rest; penalty is subtracted, bias added.
+    Where suppressed is not 0 the logit becomes minus infinity. Others at most floor stay.
+    """
+    flat = logits.view(-1)
+    before = flat.index_select(0, places)
+    after = torch.where(before > 0, before / repetition, before * repetition) - penalty + bias
+    after = torch.where(before <= floor, before, after)
+    flat.index_copy_(0, places, after.masked_fill(suppressed != 0, -math.inf))
 
 
-def _repetition(row: SampleRow) -> _Entries | None:
-    penalty = row.params.repetition_penalty
-    if penalty == 1.0:
-        return None
-    ids = np.union1d(_as_ids(row.prompt_ids), _as_ids(row.output_ids))
-    return ids, np.full(len(ids), penalty, dtype=np.float32)
+TORCH_LOGIT_OPS = LogitOps(apply_bitmask, apply_edits)
+
+_EDITS = ("places", "repetition", "penalty", "bias", "suppressed")
+_Ids = npt.NDArray[np.int64]
 
 
-def _penalty(row: SampleRow) -> _Entries | None:
+def _edits(row: SampleRow, first_place: int) -> dict[str, HostArray]:
+    """A row's edits: every id that anything happens to, and what."""
     params = row.params
-    if not len(row.output_ids) or not (params.frequency_penalty or params.presence_penalty):
-        return None
-    ids, counts = np.unique(_as_ids(row.output_ids), return_counts=True)
+    repeated, counted, counts = _no_ids(), _no_ids(), _no_ids()
+    if params.repetition_penalty != 1.0:
+        repeated = np.union1d(_as_ids(row.prompt_ids), _as_ids(row.output_ids))
+    if len(row.output_ids) and (params.frequency_penalty or params.presence_penalty):
+        counted, counts = np.unique(_as_ids(row.output_ids), return_counts=True)
+    biases = _biases(row)
+    biased, suppressed = _as_ids(list(biases)), _as_ids(row.suppressed_ids)
+    ids = np.unique(np.concatenate((repeated, counted, biased, suppressed)))
+    edits: dict[str, HostArray] = {
+        "places": ids + first_place,
+        "repetition": np.ones(len(ids), dtype=np.float32),
+        "penalty": np.zeros(len(ids), dtype=np.float32),
+        "bias": np.zeros(len(ids), dtype=np.float32),
+        "suppressed": np.zeros(len(ids), dtype=np.int32),
+    }
+    edits["repetition"][np.searchsorted(ids, repeated)] = params.repetition_penalty
     amounts = np.float32(params.frequency_penalty) * counts.astype(np.float32)
-    return ids, amounts + np.float32(params.presence_penalty)
+    edits["penalty"][np.searchsorted(ids, counted)] = amounts + np.float32(params.presence_penalty)
+    edits["bias"][np.searchsorted(ids, biased)] = list(biases.values())
+    edits["suppressed"][np.searchsorted(ids, suppressed)] = 1
+    return edits
 
 
-def _bias(row: SampleRow) -> _Entries | None:
-    if not row.params.logit_bias:
-        return None
+def _biases(row: SampleRow) -> dict[int, np.float32]:
+    """logit_bias with each id once; an id that comes more than once has the sum."""
     biases: dict[int, np.float32] = {}
     for token_id, bias in row.params.logit_bias:
         biases[token_id] = biases.get(token_id, np.float32(0.0)) + np.float32(bias)
-    return np.array(list(biases), dtype=np.int64), np.array(list(biases.values()), np.float32)
+    return biases
 
 
-def _suppressed(row: SampleRow) -> _Entries | None:
-    if not row.suppressed_ids:
-        return None
-    ids = np.unique(_as_ids(row.suppressed_ids))
-    return ids, np.zeros(len(ids), dtype=np.float32)
-
-
-def _as_ids(ids: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+def _as_ids(ids: Sequence[int] | npt.NDArray[np.int32]) -> _Ids:
     return np.asarray(ids, dtype=np.int64)
+
+
+def _no_ids() -> _Ids:
+    return np.empty(0, dtype=np.int64)

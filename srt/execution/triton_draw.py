@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -16,7 +17,12 @@ def load_triton_draw() -> Draw:
     """Raises KernelsMissing."""
     sampling = kernel_module("sampling")
 
-    def draw(logits: torch.Tensor, params: DrawParams, rows: Sequence[SampleRow]) -> torch.Tensor:
+    def draw(
+        logits: torch.Tensor,
+        params: DrawParams,
+        rows: Sequence[SampleRow],
+        floor: float = -math.inf,
+    ) -> torch.Tensor:
         tensors = sampling.SamplingTensors(
             temperature=params.temperature,
             top_k=params.top_k,
@@ -25,7 +31,7 @@ def load_triton_draw() -> Draw:
             seed=params.seed,
             position=params.position,
         )
-        drawn = sampling.sample(logits, tensors)
+        drawn = sampling.sample(logits, tensors, floor=floor)
         ids: torch.Tensor = torch.where(drawn.has_nan, -1, drawn.ids)
         return ids
 

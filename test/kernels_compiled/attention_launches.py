@@ -77,16 +77,18 @@ def _name(dtype: torch.dtype) -> str:
     return {_BF16: "bf16", _F16: "f16", _F32: "f32", _FP8: "fp8"}[dtype]
 
 
-def _prefix(head_dim: int, dtype: torch.dtype, kv_dtype: torch.dtype, **options: Any) -> None:
+def _prefix(
+    head_dim: int, dtype: torch.dtype, kv_dtype: torch.dtype, num_rows: int = 16, **options: Any
+) -> None:
     num_heads, num_kv_heads, num_prefix_splits = 32, 8, 4
     num_states = num_prefix_splits + _SPLITS
     shared_prefix_attention(
-        _meta(_ROWS * 4, num_heads, head_dim, dtype=dtype),
+        _meta(num_rows, num_heads, head_dim, dtype=dtype),
         *_pool(head_dim, num_kv_heads, kv_dtype),
-        _meta(_ROWS * 4),
-        PrefixGroups(_meta(_ROWS * 4), _meta(_ROWS + 1), _meta(_ROWS * 4)),
-        _meta(_ROWS * 4, num_heads, head_dim, dtype=dtype),
-        _meta(workspace_floats(_ROWS * 4, num_heads, num_states, head_dim), dtype=_F32),
+        _meta(num_rows),
+        PrefixGroups(_meta(num_rows), _meta(_ROWS + 1), _meta(num_rows)),
+        _meta(num_rows, num_heads, head_dim, dtype=dtype),
+        _meta(workspace_floats(num_rows, num_heads, num_states, head_dim), dtype=_F32),
         scale=0.125,
         num_prefix_splits=num_prefix_splits,
         num_splits=_SPLITS,
@@ -143,14 +145,21 @@ ATTENTION_LAUNCHES: list[KernelLaunch] = [
         partial(_extend, 64, _BF16, _BF16, (9, 3)),
         "wgmma",
     ),
-    KernelLaunch(
-        "extend few rows bf16 head_dim 128",
-        partial(_extend, 128, _BF16, _BF16, max_query_len=4),
+    *(
+        KernelLaunch(
+            f"extend 64 rows bf16 kv {_name(kv_dtype)} head_dim {head_dim}",
+            partial(_extend, head_dim, _BF16, kv_dtype, max_query_len=16),
+            "wgmma",
+        )
+        for head_dim in (64, 128, 256)
+        for kv_dtype in (_BF16, _FP8)
     ),
-    KernelLaunch(
-        "extend 64 rows bf16 head_dim 128",
-        partial(_extend, 128, _BF16, _BF16, max_query_len=16),
-        "wgmma",
+    *(
+        KernelLaunch(
+            f"shared prefix few rows bf16 kv {_name(kv_dtype)} head_dim {head_dim}",
+            partial(_prefix, head_dim, _BF16, kv_dtype, num_rows=4),
+        )
+        for head_dim, kv_dtype in ((64, _BF16), (128, _BF16), (128, _FP8))
     ),
     KernelLaunch("store bf16", partial(_store, _BF16, _BF16)),
     KernelLaunch("store fp8", partial(_store, _BF16, _FP8)),

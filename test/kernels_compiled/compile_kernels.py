@@ -1,6 +1,7 @@
 """Compiles every kernel for GPUs that need not be there, and holds what it takes to a table.
 
     make test-kernels ARGS="--only decode --capability 90"
+    make test-kernels TRITON=FOLDER        with the Triton release installed in that folder
 
 Fails if a kernel does not compile, takes more of a multiprocessor than is good for it (LIMITS), or
 takes anything else than the table of this Triton release says. --write writes the table instead.

@@ -9,6 +9,7 @@ import torch
 from support.kernel_compiler import KernelLaunch
 
 from runtime.kernels.triton.grammar_mask import apply_bitmask
+from runtime.kernels.triton.logit_edits import apply_edits
 from runtime.kernels.triton.rms_norm import MAX_WIDTH, add_rms_norm, rms_norm
 from runtime.kernels.triton.rotary import rotary
 from runtime.kernels.triton.sampling import SamplingTensors, sample
@@ -64,6 +65,12 @@ def _mask() -> None:
     apply_bitmask(logits, _meta(16, 4008, dtype=torch.int32), _meta(16))
 
 
+def _edits() -> None:
+    logits, places = _meta(64, 128256, dtype=torch.float32), _meta(1000)
+    amounts = [_meta(1000, dtype=torch.float32) for _ in range(3)]
+    apply_edits(logits, places, *amounts, _meta(1000, dtype=torch.int32), floor=-3e38)
+
+
 def _sample(dtype: torch.dtype, with_logprobs: bool) -> None:
     f32, rows = torch.float32, 64
     params = SamplingTensors(
@@ -106,4 +113,5 @@ STEP_LAUNCHES: list[KernelLaunch] = [
     KernelLaunch("token relay take", _take),
     KernelLaunch("token relay put", _put),
     KernelLaunch("grammar mask", _mask),
+    KernelLaunch("logit edits", _edits),
 ]

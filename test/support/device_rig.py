@@ -15,7 +15,7 @@ from runtime.srt.execution.cuda_loading import load_device_executor
 from runtime.srt.execution.device import Device, Stream
 from runtime.srt.execution.device_draw import reference_draw
 from runtime.srt.execution.gpu_parts import DeviceParts
-from runtime.srt.execution.logit_lists import apply_bitmask
+from runtime.srt.execution.logit_lists import TORCH_LOGIT_OPS
 from runtime.srt.execution.selection import load_executor
 from runtime.srt.execution.staging import ForwardUploads
 from runtime.srt.execution.token_relay import TorchRelayOps
@@ -65,7 +65,7 @@ def parts_in_torch(
         TorchLayerOps(config.rope, config.head_dim, device.torch_device),
         make_attention,
         reference_draw,
-        apply_bitmask,
+        TORCH_LOGIT_OPS,
         TorchRelayOps(),
         has_graphs=True,
     )

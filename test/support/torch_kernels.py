@@ -24,7 +24,10 @@ class PrefixGroups:
 
 
 class TorchKernels:
-    """calls: the names of the kernels that were called, with their number of rows."""
+    """calls: the names of the kernels that were called, with their number of rows.
+
+    sharing: of each call of shared_prefix_attention, the rows of the groups that have a prefix.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
@@ -32,6 +35,7 @@ class TorchKernels:
         self.max_query_lens: list[int] = []
         self.split_tokens: list[int | None] = []
         self.groups: list[PrefixGroups] = []
+        self.sharing: list[list[int]] = []
 
     def kernels(self) -> TritonKernels:
         return TritonKernels(
@@ -123,11 +127,20 @@ class TorchKernels:
         num_splits: int,
     ) -> None:
         self.groups.append(groups)
-        rows, starts = groups.rows.tolist(), groups.cu_rows.tolist()
+        # NumPy: what is looked at differs from replay to replay of a graph.
+        rows, starts = groups.rows.numpy(), groups.cu_rows.numpy()
+        lens, totals = groups.prefix_lens.numpy(), kv_lens.numpy()
+        table = slot_table.numpy()[table_rows.numpy()]
         assert sorted(rows) == list(range(len(q))) and starts[-1] == len(q)
+        self.sharing.append([])
         for first, last in zip(starts, starts[1:], strict=False):
-            (length,) = {int(groups.prefix_lens[row]) for row in rows[first:last]}
-            slots = slot_table[table_rows[rows[first:last]], :length]
+            if first == last:
+                continue  # padding
+            (length,) = set(lens[rows[first:last]])
+            assert length < totals[rows[first:last]].min()
+            if length:
+                self.sharing[-1].append(int(last - first))
+            slots = table[rows[first:last], :length]
             assert (slots == slots[0]).all(), "the rows of a group do not share its prefix"
         needed = q.shape[0] * q.shape[1] * (num_prefix_splits + num_splits) * (q.shape[2] + 1)
         assert workspace.numel() >= needed, "the workspace is too small"

@@ -17,6 +17,7 @@ from support.torch_kernels import TorchKernels
 
 from runtime.srt.attention.backend import AttentionBackend
 from runtime.srt.attention.flashinfer_backend import FlashInferAttention, unsupported_reason
+from runtime.srt.attention.graph_attention import StepForm
 from runtime.srt.attention.tensor_batch import TensorBatch
 from runtime.srt.attention.torch_reference import TorchReferenceAttention
 from runtime.srt.attention.triton_backend import TritonAttention
@@ -187,17 +188,65 @@ def test_more_one_token_rows_than_the_workspace_is_for_are_served_too(
     assert kernels.calls[:2] == [("decode", MAX_ROWS), ("extend", 5)]
 
 
-def test_a_captured_step_is_left_for_a_prefix_that_saves_gigabytes(config: ModelConfig) -> None:
+def test_a_step_takes_another_form_for_a_prefix_that_saves_gigabytes(config: ModelConfig) -> None:
     host = batch_of_rows([(1, 5000)] * 3)
     host.slot_table[2:4, :4500] = host.slot_table[1, :4500]
-    gigabyte_per_token = 1 << 30
+    much = {"kv_bytes": 1 << 30}
 
-    for make in (
-        lambda **options: _triton(config, TorchKernels(), **options),
-        lambda **options: _flashinfer(config, FakeFlashInfer(), **options),
-    ):
-        assert make(kv_bytes=gigabyte_per_token).prefers_eager(host)
-        assert not make(kv_bytes=1000).prefers_eager(host)
+    def triton(**options: Any) -> StepForm:
+        return _triton(config, TorchKernels(), **options).choose_form(host)
+
+    def flashinfer(**options: Any) -> StepForm:
+        return _flashinfer(config, FakeFlashInfer(), **options).choose_form(host)
+
+    assert triton(**much) is StepForm.SHARED_PREFIX
+    assert flashinfer(**much) is StepForm.EAGER
+    assert triton() is flashinfer() is StepForm.PLAIN
+    assert triton(**much, is_deterministic=True) is StepForm.PLAIN
+
+
+def test_what_rows_share_has_the_same_shapes_in_every_captured_step(config: ModelConfig) -> None:
+    # Three rows share one prefix, two another, one nothing; two rows are padding.
+    host = batch_of_rows([(1, 5000), (1, 5000), (1, 40), (1, 5000), (1, 5000), (1, 5000)])
+    for leader, rows in ((1, (2, 4)), (5, (6,))):
+        for row in rows:
+            host.slot_table[row, :4500] = host.slot_table[leader, :4500]
+    attention = _triton(config, TorchKernels())
+    shapes = {name: one.shape for name, one in attention.prefix_arrays(8, None).items()}
+
+    arrays = attention.prefix_arrays(8, host)
+
+    assert {name: one.shape for name, one in arrays.items()} == shapes
+    assert arrays["rows"].tolist() == [0, 1, 3, 4, 5, 2, 6, 7]
+    assert arrays["cu_rows"].tolist()[:4] == [0, 3, 5, 8]
+    assert set(arrays["cu_rows"].tolist()[3:]) == {8}, "groups without rows"
+    assert arrays["prefix_lens"].tolist() == [4500, 4500, 0, 4500, 4500, 4500, 0, 0]
+
+
+def test_a_captured_step_with_a_shared_prefix_gives_the_references_result(
+    config: ModelConfig,
+) -> None:
+    host = batch_of_rows([(1, 5000), (1, 5000), (1, 40), (1, 1)])  # the last is padding
+    host.slot_table[2, :4500] = host.slot_table[1, :4500]
+    kernels = TorchKernels()
+    attention = _triton(config, kernels)
+    generator = torch.Generator().manual_seed(0)
+    pool = KvPool(config, int(host.slot_table.max()) + 1, torch.float32, CPU)
+    pool.k.copy_(torch.randn(pool.k.shape, generator=generator))
+    pool.v.copy_(torch.randn(pool.v.shape, generator=generator))
+    heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+    qkv = torch.randn(4, sum(heads), config.head_dim, generator=generator)
+    prefix = _upload(attention.prefix_arrays(4, host))
+    static = replace(TensorBatch.of(host, CPU), host=None, prefix=prefix)
+
+    attention.prepare(static)
+    found = attention.forward(*qkv.split(heads, 1), 0, pool, static)
+
+    reference = TorchReferenceAttention()
+    reference.prepare(static)
+    expected = reference.forward(*qkv.split(heads, 1), 0, pool, static)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert kernels.calls == [("shared", 4)]
 
 
 def test_a_flashinfer_plan_waits_until_the_last_one_is_copied(config: ModelConfig) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.device_rig import device_executor, reference_executor, serving
+from support.device_rig import MAX_ROWS, device_executor, reference_executor, serving
 from support.fake_grammar import HashGrammar
 from support.recording_device import RecordingDevice
 from support.scheduler_rig import Outcome, SchedulerRig
@@ -19,6 +19,7 @@ from support.steps import batch_of_rows, greedy_rows
 from support.tiny_models import random_prompt, save_tiny_model
 from support.torch_kernels import TorchKernels
 
+from runtime.srt.attention import prefix_groups, triton_backend
 from runtime.srt.execution.device import CpuDevice
 from runtime.srt.execution.forward_batch import PromptLogprobRow
 from runtime.srt.execution.staging import StagedArrays
@@ -134,6 +135,32 @@ def test_the_cpu_device_gives_the_same_answers(folder: Path, expected: Answers) 
     _submit_mixture(rig)
 
     _check(rig, expected)
+
+
+def test_captured_steps_that_share_prefixes_give_the_same_answers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that twenty tokens are long, and worth sharing.
+    monkeypatch.setattr(prefix_groups, "_SHORTEST_PREFIX", 8)
+    monkeypatch.setattr(prefix_groups, "LEAST_SAVED_TOKENS", 8)
+    monkeypatch.setattr(triton_backend, "_LEAST_SAVED_BYTES", 1)
+    device, kernels = RecordingDevice(), TorchKernels()
+    executor, reference = device_executor(device, folder, kernels), reference_executor(folder)
+    kernels.sharing.clear()  # captures
+    kernels.calls.clear()
+    shared, found = random_prompt(30, seed=9), []
+
+    for depth, one in ((1, executor), (0, reference)):
+        rig = serving(one, overlap_depth=depth)
+        for number in range(5):
+            rig.submit(f"r{number}", [*shared, 40 + number], max_new_tokens=6 + number)
+        rig.run()
+        found.append(_answers(rig))
+
+    assert found[0] == found[1]
+    assert ("shared", MAX_ROWS) in kernels.calls, "no step was padded to the captured size"
+    # All rows share for a while, two of them at the end, and no padding does.
+    assert [5] in kernels.sharing and kernels.sharing[-1] == [2]
 
 
 def test_the_host_waits_once_a_step_and_only_for_results(folder: Path) -> None:

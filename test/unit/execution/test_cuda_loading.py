@@ -17,6 +17,7 @@ from support.torch_kernels import TorchKernels
 from runtime.srt.device_flags import steps_in_flight
 from runtime.srt.errors import ConfigError
 from runtime.srt.execution import gpu_parts, selection
+from runtime.srt.execution.cuda_graphs import GraphStep
 from runtime.srt.execution.weight_upload import WeightUpload
 from runtime.srt.loading.model_config import ModelConfig
 from runtime.srt.loading.weights import load_weights
@@ -48,8 +49,18 @@ def test_graphs_are_captured_twice_at_most_the_largest_first(folder: Path) -> No
     executor = device_executor(device, folder)
 
     assert executor.graphs is not None
-    assert executor.graphs.sizes == [1, 2, 4, MAX_ROWS]
-    assert device.captured == 2 + len(executor.graphs.sizes), "two to measure, then all"
+    assert executor.graphs.steps == [
+        *(GraphStep(size) for size in (1, 2, 4, MAX_ROWS)),
+        GraphStep(MAX_ROWS, shares_prefix=True),
+    ]
+    assert device.captured == 2 + len(executor.graphs.steps), "two to measure, then all"
+
+
+def test_a_deterministic_server_captures_no_shared_prefixes(folder: Path) -> None:
+    executor = device_executor(RecordingDevice(), folder, deterministic=True)
+
+    assert executor.graphs is not None
+    assert not any(step.shares_prefix for step in executor.graphs.steps)
 
 
 def test_without_graphs_nothing_is_captured(folder: Path) -> None:

@@ -14,13 +14,13 @@ from runtime.srt.execution.device_draw import reference_draw
 from runtime.srt.execution.device_sampler import DeviceSampler
 from runtime.srt.execution.forward_batch import SampledToken, SampleRow
 from runtime.srt.execution.logit_changes import changed_logits
-from runtime.srt.execution.logit_lists import apply_bitmask, change_lists
+from runtime.srt.execution.logit_lists import TORCH_LOGIT_OPS, change_lists
 from runtime.srt.execution.logit_lists import changed_logits as changed_on_device
 from runtime.srt.execution.sampler import Sampler
 from runtime.srt.sampling_params import LogprobOptions, SamplingParams
 
 VOCABULARY = 70  # not a multiple of 32
-DEVICE_SAMPLER = DeviceSampler(VOCABULARY, reference_draw, apply_bitmask)
+DEVICE_SAMPLER = DeviceSampler(VOCABULARY, reference_draw, TORCH_LOGIT_OPS)
 
 
 def _row(index: int, **fields: Any) -> SampleRow:
@@ -107,7 +107,7 @@ def test_changed_logits_have_the_bits_of_the_reference(fields: dict[str, Any]) -
     rows = [_row(1, temperature=0.0, logit_bias=((0, 1.0),)), row]
     staged = {name: torch.from_numpy(a) for name, a in change_lists(rows, VOCABULARY).items()}
 
-    changed = changed_on_device(logits, staged, apply_bitmask)
+    changed = changed_on_device(logits, staged, TORCH_LOGIT_OPS)
 
     assert torch.equal(changed[1], changed_logits(logits[1], row))
 

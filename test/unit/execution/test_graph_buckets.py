@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.srt.execution.graph_buckets import bucket_for, bucket_sizes
+from runtime.srt.execution.graph_buckets import bucket_for, bucket_sizes, shared_bucket_sizes
 
 
 def test_sizes_are_close_together_where_steps_are_small() -> None:
@@ -27,3 +27,11 @@ def test_the_largest_size_is_the_one_asked_for(max_rows: int) -> None:
 )
 def test_a_step_is_padded_to_the_next_size(num_rows: int, expected: int | None) -> None:
     assert bucket_for(num_rows, bucket_sizes(20)) == expected
+
+
+@pytest.mark.parametrize(
+    ("max_rows", "expected"),
+    [(1, []), (2, [2]), (8, [8]), (9, [8, 9]), (64, [8, 16, 32, 64]), (100, [8, 16, 32, 64, 100])],
+)
+def test_steps_that_share_prefixes_have_few_sizes(max_rows: int, expected: list[int]) -> None:
+    assert shared_bucket_sizes(max_rows) == expected

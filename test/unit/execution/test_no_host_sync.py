@@ -24,10 +24,10 @@ from torch._subclasses.fake_tensor import (
 from runtime.srt.attention.tensor_batch import TensorBatch
 from runtime.srt.attention.triton_backend import TritonAttention
 from runtime.srt.attention.triton_kernels import TritonKernels
-from runtime.srt.execution.device_draw import greedy_ids
+from runtime.srt.execution.device_draw import DrawParams, greedy_ids
 from runtime.srt.execution.device_sampler import DeviceSampler
 from runtime.srt.execution.forward_batch import ForwardBatch, PromptLogprobRow, SampleRow
-from runtime.srt.execution.logit_lists import apply_bitmask
+from runtime.srt.execution.logit_lists import TORCH_LOGIT_OPS
 from runtime.srt.execution.packed_arrays import HostArray
 from runtime.srt.execution.score_slices import slices_of_prompts
 from runtime.srt.execution.token_relay import TokenRelay, TorchRelayOps
@@ -146,8 +146,12 @@ def test_draws_and_scores_read_nothing_back() -> None:
     rows = [SampleRow(i, one, 1, 9, [1, 2], [3], (4,)) for i, one in enumerate(params)]
     rows[1].logprobs = options
     rows[2].allowed_ids = torch.zeros(4, dtype=torch.int32).numpy().view("uint32")
+
     # The kernel that draws stands in as the arg-max; both take and give the same tensors.
-    sampler = DeviceSampler(128, lambda logits, params, rows: greedy_ids(logits), apply_bitmask)
+    def draw(logits: torch.Tensor, params: DrawParams, rows: Any, floor: float = 0.0) -> Any:
+        return greedy_ids(logits)
+
+    sampler = DeviceSampler(128, draw, TORCH_LOGIT_OPS)
     plan = sampler.plan(rows)
     (scored,) = slices_of_prompts([PromptLogprobRow(0, 0, [1, 2, 3], options)], [0, 3])
 

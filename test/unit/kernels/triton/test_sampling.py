@@ -38,8 +38,8 @@ PARAMS = [
     ("vocab_size", "dtype", "num_rows"),
     [
         (50, torch.float32, 8),
-        (2048, torch.float16, 4),
-        (5000, torch.float32, 3),
+        (4096, torch.float16, 4),
+        (9000, torch.float32, 3),
     ],
 )
 def test_draws_are_those_of_the_definition(
@@ -72,13 +72,13 @@ def test_the_random_number_is_the_same_hash_as_on_the_host(seed: int) -> None:
 
 
 def test_among_equal_logits_lower_ids_are_kept_and_each_has_its_share() -> None:
-    logits = torch.zeros(3, 3000)
-    logits[:, 2500:] = 1.0
+    logits = torch.zeros(3, 5000)
+    logits[:, 4500:] = 1.0
     logits[:, 10] = 1.0
-    kept = [10, 2500, 2501, 2502, 2503]
+    kept = [10, 4500, 4501, 4502, 4503]
     rows = [SamplingParams(top_k=5)] * 3
 
-    drawn = sample(logits, _tensors(rows, 3000))
+    drawn = sample(logits, _tensors(rows, 5000))
 
     assert drawn.ids.tolist() == [kept[int(5 * uniform(SEED, i))] for i in range(3)]
 
@@ -105,13 +105,13 @@ def test_top_k_and_top_p_that_end_among_the_same_equals_keep_the_fewer() -> None
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_temperature_zero_takes_the_lowest_of_the_largest(dtype: torch.dtype) -> None:
-    logits = torch.zeros(3, 5000, dtype=dtype)
-    logits[0, [77, 4999]] = 2.0
+    logits = torch.zeros(3, 9000, dtype=dtype)
+    logits[0, [77, 8999]] = 2.0
     logits[1] = -math.inf
     logits[2, 4097] = math.inf
     rows = [SamplingParams(temperature=0.0)] * 3
 
-    assert sample(logits, _tensors(rows, 5000)).ids.tolist() == [77, 0, 4097]
+    assert sample(logits, _tensors(rows, 9000)).ids.tolist() == [77, 0, 4097]
 
 
 def test_a_nan_is_flagged_and_other_rows_are_drawn_as_if_alone() -> None:
@@ -177,6 +177,19 @@ def test_rows_may_lie_apart_and_are_not_changed() -> None:
 
     assert apart.ids.tolist() == close.ids.tolist()
     assert same_bits(matrix, before)
+
+
+def test_rows_with_no_logit_above_the_floor_take_their_lowest_best_id() -> None:
+    floor = -100.0
+    logits = torch.full((3, 50), -math.inf)
+    logits[:2, [7, 30]] = floor
+    logits[1, 40] = floor + 1
+    rows = [SamplingParams(temperature=5.0, top_p=0.9)] * 3
+
+    drawn = sample(logits, _tensors(rows, 50), floor=floor)
+
+    assert drawn.ids[[0, 2]].tolist() == [7, 0]
+    assert int(drawn.ids[1]) == _drawn_by_definition(logits[1], rows[1], uniform(SEED, 1))
 
 
 def test_a_vocabulary_of_one_token_gives_it() -> None:

@@ -60,8 +60,11 @@ def run_cascade(case: PagedCase, groups: PrefixGroups, **options: Any) -> torch.
     return out.tensor
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+# The loop over the keys is that of decode, which is run for all head sizes in both dtypes.
+@pytest.mark.parametrize(
+    ("head_dim", "dtype"),
+    [(64, torch.float32), (80, torch.float16), (128, torch.float16), (256, torch.float16)],
+)
 def test_every_head_dim_equals_the_reference(head_dim: int, dtype: torch.dtype) -> None:
     case = paged_case(KV_LENS, head_dim=head_dim, dtype=dtype, shared_prefixes=SHARED)
 
@@ -70,7 +73,7 @@ def test_every_head_dim_equals_the_reference(head_dim: int, dtype: torch.dtype) 
     assert_close(out, expected_attention(case)[0])
 
 
-@pytest.mark.parametrize("heads", [(2, 2), (9, 3), (8, 1), (20, 1)])
+@pytest.mark.parametrize("heads", [(2, 2), (9, 3), (20, 1)])
 def test_every_ratio_of_query_to_kv_heads_equals_the_reference(heads: tuple[int, int]) -> None:
     case = paged_case(KV_LENS, num_heads=heads[0], num_kv_heads=heads[1], shared_prefixes=SHARED)
 
@@ -117,10 +120,11 @@ def test_more_rows_in_a_group_than_a_tile_holds() -> None:
     assert_close(out, expected_attention(case)[0])
 
 
-def test_groups_without_rows_are_padding() -> None:
-    case = paged_case(KV_LENS, shared_prefixes=SHARED)
-    groups = prefix_groups(len(KV_LENS), SHARED)
-    padding = torch.full((4,), len(KV_LENS), dtype=torch.int32)
+def test_groups_without_rows_are_padding_and_rows_that_share_nothing_one_group() -> None:
+    lens = (*KV_LENS, 1, 1)  # as padded for a captured step
+    case = paged_case(lens, shared_prefixes=SHARED)
+    groups = prefix_groups(len(lens), (*SHARED, ((3, 6, 7), 0)))
+    padding = torch.full((4,), len(lens), dtype=torch.int32)
     padded = PrefixGroups(
         groups.rows, guarded(torch.cat([groups.cu_rows, padding])), groups.prefix_lens
     )

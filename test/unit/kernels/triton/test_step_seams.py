@@ -10,8 +10,10 @@ import torch
 
 from runtime.kernels.triton import token_relay
 from runtime.kernels.triton.grammar_mask import apply_bitmask
+from runtime.kernels.triton.logit_edits import apply_edits
 from runtime.srt.execution.device_sampler import DeviceSampler
 from runtime.srt.execution.forward_batch import NAN_LOGITS, SampledToken, SampleRow
+from runtime.srt.execution.logit_lists import LogitOps
 from runtime.srt.execution.sampler import Sampler
 from runtime.srt.execution.token_relay import TokenRelay
 from runtime.srt.execution.triton_draw import load_triton_draw
@@ -108,7 +110,7 @@ def _row(index: int, **fields: Any) -> SampleRow:
 
 
 def _sampled_with_kernels(logits: torch.Tensor, rows: list[SampleRow]) -> list[SampledToken]:
-    sampler = DeviceSampler(VOCABULARY, load_triton_draw(), apply_bitmask)
+    sampler = DeviceSampler(VOCABULARY, load_triton_draw(), LogitOps(apply_bitmask, apply_edits))
     plan = sampler.plan(rows)
     staged = {name: torch.from_numpy(array) for name, array in plan.arrays.items()}
     _, results = sampler.enqueue(logits, plan, staged)
