@@ -19,8 +19,8 @@ from llguidance._tokenizer import TokenizerWrapper
 
 from .closing_search import ClosingFinder
 from .gbnf import lark_of_gbnf
-from .llguidance_errors import NO_TEXT, readable_error
-from .matcher import Bitmask, GrammarError
+from .llguidance_errors import readable_error
+from .matcher import NO_TEXT, Bitmask, GrammarError
 from .prepared import PreparedForm, PreparedGrammar
 from .spec import MAX_WHITESPACE, JsonWhitespace
 from .structural_tag import NO_FORCING, lark_of_structural_tag
@@ -39,6 +39,9 @@ _LIMITS = LLParserLimits(
 # Measured: 45 kB for a grammar of 550 characters, 180 kB with a matcher that was used.
 _BASE_BYTES = 40_000
 _BYTES_PER_CHARACTER = 250
+# Forced texts whose tokens are kept: 2 MB at most.
+_TEXTS_KEPT = 4_096
+_LONGEST_KEPT = 200  # bytes
 FEW_ROWS = 8  # handing so few to the library's threads costs more than filling them
 
 _WHITESPACE: dict[JsonWhitespace, dict[str, Any]] = {
@@ -225,7 +228,7 @@ class LlguidanceMatcher:
 
     def closing_tokens(self, limit: int, enough: int = 0) -> list[int] | None:
         """A short legal completion, the end token included."""
-        return self._grammar.closing.find(self, limit, enough, len(self._tokens))
+        return self._grammar.closing.find(self, limit, enough, self._tokens)
 
     def _num_before_end(self, ids: list[int]) -> int:
         """How many ids come before the first end token or id outside the vocabulary."""
@@ -242,7 +245,8 @@ class _TokenSource:
     bos_token_id = None
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+        self._encode = vocabulary.encode
+        self._encode_again = lru_cache(_TEXTS_KEPT)(vocabulary.encode)
         self.eos_token_id = vocabulary.end_ids[0]
         self.special_token_ids = sorted(vocabulary.special)
         self.tokens = [
@@ -251,7 +255,9 @@ class _TokenSource:
         ]
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._vocabulary.encode(text.decode("utf-8"))
+        # Forced text, a key most often: it comes again with each answer to the same schema.
+        encode = self._encode_again if len(text) <= _LONGEST_KEPT else self._encode
+        return list(encode(text.decode("utf-8")))
 
 
 def grammar_source(prepared: PreparedGrammar) -> GrammarSource:

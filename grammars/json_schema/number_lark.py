@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from ..matcher import GrammarError
 from .errors import UnsupportedKeyword
-from .numbers import ANY_NUMBER, Numbers
+from .number_ranges import integers_in_a_row
+from .numbers import ANY_NUMBER, INTEGERS, Numbers
 from .regex_lark import literal
 
 MAX_INTEGER_DIGITS = 20
@@ -24,8 +25,15 @@ MAX_ENDINGS = 700  # and by the last digits
 # A whole part of up to 20 digits with a small exponent, or one digit with any that floats have.
 ANY_NUMBER_TERMINAL = (
     r"/-?(?:0|[1-9][0-9]{0,19})(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,2})?"
-    r"|-?[1-9](?:\.[0-9]{1,20})?[eE](?:\+?(?:[12][0-9]{2}|30[0-7])|-(?:[12][0-9]{2}|30[0-7]))/"
+    r"|-?[1-9](?:\.[0-9]{1,20})?[eE][+-]?(?:[12][0-9]{2}|30[0-7])/"
 )
+
+# The usual sets of whole numbers, by one short expression each.
+_WHOLE_NUMBERS = {
+    INTEGERS: "/0|-?[1-9][0-9]{0,19}/",
+    Numbers(low=Fraction(0), multiples=INTEGERS.multiples): "/0|[1-9][0-9]{0,19}/",
+    Numbers(low=Fraction(1), multiples=INTEGERS.multiples): "/[1-9][0-9]{0,19}/",
+}
 
 
 def numbers_terminal(numbers: Numbers) -> str:
@@ -36,7 +44,9 @@ def numbers_terminal(numbers: Numbers) -> str:
     if numbers == ANY_NUMBER:
         return ANY_NUMBER_TERMINAL
     if numbers.values is not None:
-        return f"/{'|'.join(literal(decimal_text(value)) for value in numbers.values)}/"
+        return f"/{integers_in_a_row(numbers.values) or _listed(numbers.values)}/"
+    if numbers in _WHOLE_NUMBERS:
+        return _WHOLE_NUMBERS[numbers]
     whole = Fraction(1) in numbers.multiples
     fraction_digits = 0 if whole else _fraction_digits(numbers)
     parts = []
@@ -51,6 +61,10 @@ def numbers_terminal(numbers: Numbers) -> str:
     if not parts:
         raise GrammarError("no number of a sensible length is within these bounds")
     return f"({' | '.join(parts)})"
+
+
+def _listed(values: tuple[Fraction, ...]) -> str:
+    return "|".join(literal(decimal_text(value)) for value in values)
 
 
 def _fraction_digits(numbers: Numbers) -> int:
@@ -97,9 +111,10 @@ def _one_sign(numbers: Numbers, fraction_digits: int, *, negative: bool) -> str 
     digits = max(_integer_digits(numbers, fraction_digits), len(str(int(low))) + 1)
     if fraction_digits and _is_about_remainders(numbers) and digits > DOUBLE_DIGITS:
         raise GrammarError("these bounds need more digits than a 64-bit float has")
-    parts = [_base(digits, fraction_digits)]
-    above = _above(low, low_open, fraction_digits)
-    parts.append(f"/{above}/")
+    if low == 0 and not fraction_digits:
+        parts = [f"/[1-9][0-9]{{0,{digits - 1}}}/"]
+    else:
+        parts = [_base(digits, fraction_digits), f"/{_above(low, low_open, fraction_digits)}/"]
     if high is not None:
         below = _below(high, high_open, fraction_digits)
         if below is None:
@@ -115,7 +130,7 @@ def _one_sign(numbers: Numbers, fraction_digits: int, *, negative: bool) -> str 
             literal(decimal_text(abs(v))) + _zeros(v, fraction_digits) for v in excluded
         )
         parts.append(f"~/{options}/")
-    return f"({' & '.join(parts)})"
+    return parts[0] if len(parts) == 1 else f"({' & '.join(parts)})"
 
 
 def _zeros(value: Fraction, fraction_digits: int) -> str:

@@ -9,7 +9,7 @@ from . import limits
 from .formulas import NEVER, Formula, conjunction
 from .objects import Objects
 from .regex_ast import Regex, both, inverse, words
-from .regex_lark import json_string_terminal
+from .regex_lark import json_string_literal
 from .rules import Rule, RuleRef, Symbol, Times
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class _ObjectWriter:
 
     def _member(self, name: str, formula: Formula) -> tuple[Symbol, ...]:
         """name: value."""
-        key = self.writer.rules.terminal(json_string_terminal(words((name,))))
+        key = self.writer.rules.terminal(json_string_literal(name))
         return key, self.writer.marks.colon, self.writer.symbol(formula)
 
     def _further(self) -> RuleRef | None:

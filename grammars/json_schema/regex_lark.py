@@ -7,6 +7,7 @@ cannot pass for another key, and lone surrogates cannot be written.
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 
 from . import charsets
@@ -16,6 +17,7 @@ from .regex_ast import ALL, Alt, And, Chars, Not, Nothing, Regex, Repeat, Seq, W
 _RAW: Charset = charsets.inverse(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)))
 _SHORT = {0x22: '"', 0x5C: "\\", 8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
 _ESCAPED = (*range(0x20), 0x22, 0x5C)
+_AS_JSON = {point: "\\" + _SHORT.get(point, f"u{point:04x}") for point in _ESCAPED}
 _ANY_ESCAPE = r'\\(?:["\\bfnrt]|u00(?:0[0-7be]|1[0-9a-f]))'
 
 
@@ -30,6 +32,12 @@ def json_string_terminal(regex: Regex) -> str:
     if regex.is_pure:
         return f'/"{_pure(regex)}"/'
     return f'("\\"" {_impure(regex)} "\\"")'
+
+
+def json_string_literal(text: str) -> str:
+    """The one JSON string whose value is text, as a literal of the grammar."""
+    spelled = json.dumps(f'"{text.translate(_AS_JSON)}"', ensure_ascii=False)
+    return spelled.replace("\x7f", "\\u007f")  # no literal may hold it as it is
 
 
 def _positive(regex: And) -> list[Regex]:
@@ -71,7 +79,9 @@ def _pure(regex: Regex) -> str:
         case Alt():
             return f"(?:{'|'.join(_pure(part) for part in regex.parts)})"
         case Repeat():
-            return f"(?:{_pure(regex.part)}){_count(regex.low, regex.high)}"
+            part = _pure(regex.part)
+            is_one = isinstance(regex.part, Chars) and part[0] in "[("
+            return f"{part if is_one else f'(?:{part})'}{_count(regex.low, regex.high)}"
         case _:
             raise AssertionError(f"not pure: {regex}")
 
@@ -79,7 +89,7 @@ def _pure(regex: Regex) -> str:
 def _count(low: int, high: int | None) -> str:
     if high is None:
         return {0: "*", 1: "+"}.get(low, f"{{{low},}}")
-    return f"{{{low},{high}}}"
+    return f"{{{low}}}" if low == high else f"{{{low},{high}}}"
 
 
 @lru_cache(maxsize=1_000)

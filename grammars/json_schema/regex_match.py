@@ -59,7 +59,7 @@ def is_empty(regex: Regex) -> bool:
         return isinstance(regex, Nothing)
     if _is_endless_but_for_words(regex):
         return False
-    letters = _representatives(regex)
+    letters = representatives(regex)
     seen = {regex}
     queue = [regex]
     for state in queue:  # grows while it is walked: shortest strings first
@@ -141,8 +141,11 @@ def _after_sequence(parts: tuple[Regex, ...], letter: int) -> Regex:
     return alt(options)
 
 
-def _representatives(regex: Regex) -> list[int]:
-    """One letter for each set of letters that the language cannot tell apart."""
+def representatives(regex: Regex) -> list[int]:
+    """One letter for each set of letters that the language cannot tell apart.
+
+    Raises GrammarError where there are too many.
+    """
     sets: dict[Charset, None] = {}
     _collect_sets(regex, sets)
     cuts = sorted(

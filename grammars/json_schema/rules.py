@@ -1,12 +1,12 @@
-"""A context-free grammar under construction, and its text for llguidance.
+"""A context-free grammar under construction.
 
-Rules are pruned before they are written: what can never be completed is left out, so that no
-output runs into a dead end and a schema without finite instances is seen.
+Rules are pruned before they are written (rules_text.py): what can never be completed is left out,
+so that no output runs into a dead end and a schema without finite instances is seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -75,99 +75,51 @@ class Rules:
     def __len__(self) -> int:
         return len(self._rules)
 
-    def text(self, start: Symbol) -> str | None:
-        """The grammar from start; None if nothing finite can be derived from it."""
-        finite = self._finite()
-        if not _is_finite(start, finite):
-            return None
-        lines = [f"start: {self._written((start,), finite)}"]
-        used_terminals: dict[str, None] = {}
-        _note_terminals((start,), used_terminals)
-        for number in self._reached(start, finite):
-            rule = self._rules[number]
-            parameter = "::_" if rule.has_parameter else ""
-            options = []
-            for alternative in rule.alternatives:
-                if all(_is_finite(symbol, finite) for symbol in alternative.symbols):
-                    guard = f" %if {alternative.guard}" if alternative.guard else ""
-                    options.append(self._written(alternative.symbols, finite) + guard)
-                    _note_terminals(alternative.symbols, used_terminals)
-            lines.append(f"r{number}{parameter}: " + "\n  | ".join(dict.fromkeys(options)))
-        for expression, name in self._terminals.items():
-            if name in used_terminals:
-                lines.append(f"{name}: {expression}")
-        return "\n".join(lines) + "\n"
+    @property
+    def terminals(self) -> Mapping[str, str]:
+        """Names by expression, in the order in which they came up."""
+        return self._terminals
 
-    def _finite(self) -> list[bool]:
+    def finite(self) -> list[bool]:
         """For each rule, whether something finite can be derived: the least fixpoint."""
         finite = [False] * len(self._rules)
-        order = range(len(self._rules))
-        changed = True
-        while changed:
-            changed = False
-            order = order[::-1]  # chains of rules run either way
-            for number in order:
-                if not finite[number] and any(
-                    all(_is_finite(symbol, finite) for symbol in alternative.symbols)
-                    for alternative in self._rules[number].alternatives
-                ):
-                    finite[number] = changed = True
+        waiting: dict[int, list[list[int]]] = {}  # by rule: alternatives that need it
+        ready: list[int] = []
+        for number, rule in enumerate(self._rules):
+            for alternative in rule.alternatives:
+                needed = set(_needed(alternative.symbols))
+                if not needed:
+                    ready.append(number)
+                    break
+                entry = [len(needed), number]
+                for one in needed:
+                    waiting.setdefault(one, []).append(entry)
+        while ready:
+            number = ready.pop()
+            if not finite[number]:
+                finite[number] = True
+                for entry in waiting.get(number, ()):
+                    entry[0] -= 1
+                    if entry[0] == 0:
+                        ready.append(entry[1])
         return finite
 
-    def _reached(self, start: Symbol, finite: list[bool]) -> list[int]:
-        seen: dict[int, None] = {}
-        stack = [ref.number for ref in _references((start,), finite)]
-        while stack:
-            number = stack.pop()
-            if number in seen:
-                continue
-            seen[number] = None
-            for alternative in self._rules[number].alternatives:
-                if all(_is_finite(symbol, finite) for symbol in alternative.symbols):
-                    stack.extend(ref.number for ref in _references(alternative.symbols, finite))
-        return sorted(seen)
 
-    def _written(self, symbols: tuple[Symbol, ...], finite: list[bool]) -> str:
-        parts = []
-        for symbol in symbols:
-            if isinstance(symbol, Terminal):
-                parts.append(symbol.name)
-            elif isinstance(symbol, RuleRef):
-                parameter = f"::{symbol.parameter}" if symbol.parameter else ""
-                parts.append(f"r{symbol.number}{parameter}")
-            elif all(_is_finite(inner, finite) for inner in symbol.symbols):
-                inside = self._written(symbol.symbols, finite)
-                parts.append(f"({inside}){_count(symbol)}")
-        return " ".join(parts) or '""'
-
-
-def _count(times: Times) -> str:
-    if times.high is None and times.low < 2:
-        return "*" if times.low == 0 else "+"
-    if (times.low, times.high) == (0, 1):
-        return "?"
-    return f"{{{times.low},{'' if times.high is None else times.high}}}"
-
-
-def _is_finite(symbol: Symbol, finite: list[bool]) -> bool:
-    if isinstance(symbol, Terminal):
-        return True
-    if isinstance(symbol, RuleRef):
-        return finite[symbol.number]
-    return symbol.low == 0 or all(_is_finite(inner, finite) for inner in symbol.symbols)
-
-
-def _references(symbols: tuple[Symbol, ...], finite: list[bool]) -> Iterator[RuleRef]:
+def is_finite(symbols: Sequence[Symbol], finite: Sequence[bool]) -> bool:
+    """Whether something finite can be derived from symbols in a row; finite: by rule."""
     for symbol in symbols:
         if isinstance(symbol, RuleRef):
-            yield symbol
-        elif isinstance(symbol, Times) and all(_is_finite(s, finite) for s in symbol.symbols):
-            yield from _references(symbol.symbols, finite)
+            if not finite[symbol.number]:
+                return False
+        elif isinstance(symbol, Times) and symbol.low and not is_finite(symbol.symbols, finite):
+            return False
+    return True
 
 
-def _note_terminals(symbols: tuple[Symbol, ...], used: dict[str, None]) -> None:
+def _needed(symbols: Sequence[Symbol]) -> Iterator[int]:
+    """The rules without which symbols cannot be completed."""
     for symbol in symbols:
-        if isinstance(symbol, Terminal):
-            used[symbol.name] = None
-        elif isinstance(symbol, Times):
-            _note_terminals(symbol.symbols, used)
+        if isinstance(symbol, RuleRef):
+            yield symbol.number
+        elif isinstance(symbol, Times) and symbol.low:
+            yield from _needed(symbol.symbols)

@@ -14,6 +14,7 @@ from .punctuation import punctuation
 from .regex_ast import Nothing, Regex
 from .regex_lark import json_string_terminal
 from .rules import RuleRef, Rules, Symbol, Terminal
+from .rules_text import grammar_text
 from .shapes import Shape
 from .translation import Translation
 
@@ -37,7 +38,7 @@ class Writer:
             self._write(formula, reference)
             if len(self.rules) > limits.MAX_RULES * 4:
                 raise GrammarError("the schema is too large once its parts are combined")
-        return self.rules.text(start)
+        return grammar_text(self.rules, start)
 
     def symbol(self, formula: Formula) -> Symbol:
         """What stands for a value that satisfies the formula."""

@@ -32,19 +32,16 @@ class NativeSampler:
 
     def sample(self, logits: Floats, rows: list[SampleRow]) -> list[SampledToken]:
         """Draw one token per row; see Sampler.sample. logits: [R, V] float32."""
-        records = np.zeros(len(rows), dtype=SAMPLE_ROW)
         kept: list[npt.NDArray[Any]] = []  # arrays that the records point to
-        rooms: list[_LogprobRoom | None] = []
+        records = np.array([_record(row, kept) for row in rows], dtype=SAMPLE_ROW)
+        rooms: dict[int, _LogprobRoom] = {}
         for i, row in enumerate(rows):
-            records[i] = _record(row, kept)
-            room = None
             if row.logprobs is not None:
-                room = _LogprobRoom(row.logprobs, 1, self._vocab_size)
-                room.enter(records[i : i + 1])
-            rooms.append(room)
+                rooms[i] = _LogprobRoom(row.logprobs, 1, self._vocab_size)
+                rooms[i].enter(records[i : i + 1])
         self._model.sample(logits, records)
         return [
-            _sampled(token_id, records[i : i + 1], rooms[i])
+            _sampled(token_id, records[i : i + 1], rooms[i]) if i in rooms else _drawn(token_id)
             for i, token_id in enumerate(records["token_id"].tolist())
         ]
 
@@ -117,25 +114,18 @@ class _LogprobRoom:
 
 def _record(row: SampleRow, kept: list[npt.NDArray[Any]]) -> tuple[Any, ...]:
     """The fields of a SAMPLE_ROW in order, without log-probabilities."""
-    params = row.params
-
-    def pointer(values: Any, dtype: type[np.generic] = np.int32) -> int:
-        if len(values) == 0:
-            return 0
-        array = np.ascontiguousarray(values, dtype=dtype)
-        kept.append(array)
-        return _address(array)
-
+    params, allowed_ids = row.params, row.allowed_ids
+    suppressed_ids, biases = row.suppressed_ids, params.logit_bias
     prompt_ids, output_ids = (row.prompt_ids, row.output_ids) if params.has_penalties else ((), ())
     return (
         row.seed,
         row.position,
-        0 if row.allowed_ids is None else pointer(row.allowed_ids, np.uint32),
-        pointer(prompt_ids),
-        pointer(output_ids),
-        pointer([token_id for token_id, _ in params.logit_bias]),
-        pointer([bias for _, bias in params.logit_bias], np.float32),
-        pointer(row.suppressed_ids),
+        0 if allowed_ids is None else _placed(allowed_ids, np.uint32, kept),
+        _placed(prompt_ids, np.int32, kept) if len(prompt_ids) else 0,
+        _placed(output_ids, np.int32, kept) if len(output_ids) else 0,
+        _placed([token_id for token_id, _ in biases], np.int32, kept) if biases else 0,
+        _placed([bias for _, bias in biases], np.float32, kept) if biases else 0,
+        _placed(suppressed_ids, np.int32, kept) if suppressed_ids else 0,
         *(0, 0, 0, 0),  # the log-probabilities' places
         params.top_p,
         params.min_p,
@@ -146,19 +136,28 @@ def _record(row: SampleRow, kept: list[npt.NDArray[Any]]) -> tuple[Any, ...]:
         params.top_k or 0,
         len(prompt_ids),
         len(output_ids),
-        len(params.logit_bias),
-        len(row.suppressed_ids),
+        len(biases),
+        len(suppressed_ids),
         *(0, 0),  # their numbers
         SampleTask.GREEDY if params.is_greedy else SampleTask.DRAW,
         *(0, 0, 0.0),
     )
 
 
-def _sampled(token_id: int, record: Records, room: _LogprobRoom | None) -> SampledToken:
+def _placed(values: Any, dtype: type[np.generic], kept: list[npt.NDArray[Any]]) -> int:
+    """The address of values as an array, which stays in kept."""
+    array = np.ascontiguousarray(values, dtype=dtype)
+    kept.append(array)
+    return _address(array)
+
+
+def _drawn(token_id: int) -> SampledToken:
+    return SampledToken(0, error=NAN_LOGITS) if token_id < 0 else SampledToken(token_id)
+
+
+def _sampled(token_id: int, record: Records, room: _LogprobRoom) -> SampledToken:
     if token_id < 0:
-        return SampledToken(0, error=NAN_LOGITS)
-    if room is None:
-        return SampledToken(token_id)
+        return _drawn(token_id)
     return SampledToken(token_id, logprobs=room.results(record)[0])
 
 
