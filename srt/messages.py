@@ -310,7 +310,7 @@ class SchedulerState(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
-    """A child can serve. The scheduler adds its facts."""
+    """A child can serve. The scheduler adds its facts, a grammar worker the inbox it reads."""
 
     process: Literal["scheduler", "detokenizer", "grammars"]
     max_total_tokens: int = 0
@@ -323,6 +323,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True
     dtype: str = ""
     device: str = ""
     threads: int = 0
+    inbox: str = ""
 
 
 class StartFailed(msgspec.Struct, frozen=True, array_like=True, tag=True):

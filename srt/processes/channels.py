@@ -60,6 +60,11 @@ class IpcDirectory:
             self._lock = None
 
 
+def worker_inbox(forker: str, number: int) -> str:
+    """Where the number-th worker of the process called forker listens (grammar_process.py)."""
+    return f"{forker}-{number}"
+
+
 def address(directory: Path, receiver: str) -> str:
     """Return the ZeroMQ address on which `receiver` listens."""
     return f"ipc://{directory / receiver}"

@@ -42,8 +42,6 @@ _MODULES: dict[str, str] = {
     "grammars": "grammar_process",
     "resolve": "resolve_process",
 }
-# Requests being served go first, from a worker's first import on.
-_NICENESS: dict[str, int] = {"grammars": 10}
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
     "from runtime.srt.processes.child import main; main(sys.argv[1])"
@@ -119,13 +117,12 @@ class Child:
 def main(role: str) -> None:
     """Run the child process `role` to its end; the exit code tells how it went."""
     parent_pid = os.getppid()
-    _stay_with_parent(parent_pid, role)
+    stay_with_parent(parent_pid, role)
     if role != "resolve":
         gc.disable()  # until settle_memory: nothing of what a start makes is garbage
     # The parent alone decides when children end: ctrl-C and service managers signal whole groups.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.nice(_NICENESS.get(role, 0))
     module = importlib.import_module(f".{_MODULES[role]}", __package__)
     data = sys.stdin.buffer.read()
     if not data:
@@ -162,7 +159,7 @@ def _report_failure(spec: ChildSpec, role: str, message: str) -> None:
     context.term()
 
 
-def _stay_with_parent(parent_pid: int, role: str) -> None:
+def stay_with_parent(parent_pid: int, role: str) -> None:
     """Make this process die when its parent does, however the parent ends."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

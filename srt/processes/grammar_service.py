@@ -1,7 +1,7 @@
 """GrammarService: checks grammars in a worker process, beside everything else.
 
 Checking and the first compile of a user's grammar may take any time and memory, so they happen
-where they can be ended: one worker, started with the first grammar, takes one grammar at a time and
+where they can be ended: a worker, the first started with the first grammar, takes one at a time and
 is killed when that takes too long. Equal grammars that are asked for together are checked once, and
 results, failures too, are kept. The scheduler then compiles what is known to compile.
 """
@@ -32,6 +32,9 @@ _TOO_MUCH_MEMORY = "checking the grammar takes more memory than it may; simplify
 class Worker(Protocol):
     """A started worker process; what it answers comes to GrammarService.receive."""
 
+    @property
+    def is_ready(self) -> bool: ...
+
     def send(self, message: CheckGrammar) -> None: ...
 
     def kill(self) -> None: ...
@@ -57,7 +60,6 @@ class GrammarService:
         self._cpu_seconds = cpu_seconds
         self._timeout_seconds = _MOST_SECONDS_PER_CPU_SECOND * cpu_seconds
         self._worker: Worker | None = None
-        self._is_worker_ready = False
         self._queue: deque[_Check] = deque()
         self._current: _Check | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -100,7 +102,6 @@ class GrammarService:
 
     def worker_is_ready(self) -> None:
         """The worker's sign of life: it takes grammars from now on."""
-        self._is_worker_ready = True
         if self._current is not None:
             self._set_timer(self._timeout_seconds)
 
@@ -155,12 +156,11 @@ class GrammarService:
             return
         if self._worker is None:
             self._worker = self._start_worker()
-            self._is_worker_ready = False
         check = self._current = self._queue.popleft()
         self._num_calls += 1
         check.call_id = self._num_calls
         self._worker.send(CheckGrammar(check.call_id, check.spec))
-        self._set_timer(self._timeout_seconds if self._is_worker_ready else _START_SECONDS)
+        self._set_timer(self._timeout_seconds if self._worker.is_ready else _START_SECONDS)
 
     def _set_timer(self, seconds: float) -> None:
         if self._timer is not None:
@@ -172,12 +172,13 @@ class GrammarService:
         if check is None or worker is None:
             return
         self._worker = None
+        was_ready = worker.is_ready
         worker.kill()
         text = self._too_long
-        if not self._is_worker_ready:
+        if not was_ready:
             text = f"the grammar worker did not start within {_START_SECONDS:g} s; try again"
         logger.warning("%s", text)
-        self._settle(check, text if self._is_worker_ready else Overloaded(text))
+        self._settle(check, text if was_ready else Overloaded(text))
 
     @property
     def _too_long(self) -> str:

@@ -23,7 +23,7 @@ import zmq
 
 from ..errors import ModelLoadError, ServingError
 from ..loading.model_config import ModelConfig
-from ..messages import CheckGrammar, Ready, StartFailed, Stop, ToHost
+from ..messages import Ready, StartFailed, Stop, ToHost
 from ..sampling_params import SamplingParams
 from ..server_args import ServerArgs
 from ..tokenization.chat_template import ChatTemplate
@@ -33,7 +33,8 @@ from .channels import DETOKENIZER, HOST, SCHEDULER, Inbox, IpcDirectory, Outbox,
 from .child import Child, ChildSpec, Role
 from .engine_client import EngineClient
 from .generation_spec import GenerationSpec
-from .grammar_service import GrammarService
+from .grammar_service import GrammarService, Worker
+from .grammar_workers import GrammarWorkers
 from .resolve_process import ResolvedFolders, folders_at_hand
 
 logger = logging.getLogger(__name__)
@@ -60,23 +61,6 @@ class _HostParts:
     chat_template: ChatTemplate | None
 
 
-class _GrammarWorker:
-    """A grammar worker and the channel to it."""
-
-    def __init__(self, child: Child, channel: Outbox) -> None:
-        self._child = child
-        self._channel = channel
-
-    def send(self, message: CheckGrammar) -> None:
-        """Queue message; it is read when the worker is ready."""
-        self._channel.send(message)
-
-    def kill(self) -> None:
-        """End the process at once."""
-        self._child.kill()
-        self._channel.close()  # a second time does nothing
-
-
 class EngineProcesses:
     """The child processes of one engine and the sockets to them.
 
@@ -91,7 +75,7 @@ class EngineProcesses:
         self._client: EngineClient | None = None
         self._children: list[Child] = []
         self._resolver: Child | None = None
-        self._num_grammar_workers = 0
+        self._grammar_workers: GrammarWorkers | None = None
         self._stopping = False
         self._released = False
         self._loop = asyncio.get_running_loop()
@@ -134,8 +118,13 @@ class EngineProcesses:
         )
         for child in self._children:
             child.tell(self._spec(folders))
+        self._grammar_workers = GrammarWorkers(
+            lambda name: self._start_grammar_process(folders, name),
+            lambda name: Outbox(self._context, address(self._directory.path, name)),
+            self._grammar_worker_ended,
+        )
         grammars = GrammarService(
-            lambda: self._start_grammar_worker(folders), self._args.grammar_timeout_seconds
+            self._grammar_workers.start_worker, self._args.grammar_timeout_seconds
         )
         parts = await self._unless_a_child_ends(
             asyncio.to_thread(_load_host_parts, self._args, folders)
@@ -189,6 +178,8 @@ class EngineProcesses:
             child.kill()
         if self._client is not None:
             self._client.mark_dead("the engine was shut down")
+        if self._grammar_workers is not None:
+            self._grammar_workers.close()
         self._ready.cancel()
         self._inbox.close()
         self._to_scheduler.close()
@@ -208,23 +199,12 @@ class EngineProcesses:
 
         threading.Thread(target=wait, name=f"watch-{role}", daemon=True).start()
 
-    def _start_grammar_worker(self, folders: ResolvedFolders) -> _GrammarWorker:
-        self._num_grammar_workers += 1
-        inbox = f"grammars-{self._num_grammar_workers}"
-        child = Child("grammars", num_threads=1)
-        worker = _GrammarWorker(child, Outbox(self._context, address(self._directory.path, inbox)))
-        child.tell(msgspec.structs.replace(self._spec(folders), inbox=inbox))
+    def _start_grammar_process(self, folders: ResolvedFolders, name: str) -> Child:
+        child = Child("grammars", num_threads=1, wants_output=True)
+        child.tell(msgspec.structs.replace(self._spec(folders), inbox=name))
+        return child
 
-        def wait() -> None:
-            code = child.process.wait()
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._grammar_worker_ended, worker, code)
-
-        threading.Thread(target=wait, name=f"watch-{inbox}", daemon=True).start()
-        return worker
-
-    def _grammar_worker_ended(self, worker: _GrammarWorker, exit_code: int) -> None:
-        took_too_long = exit_code == -signal.SIGPROF
+    def _grammar_worker_ended(self, worker: Worker, took_too_long: bool) -> None:
         if self._client is not None and self._client.grammars is not None:
             self._client.grammars.worker_ended(worker, took_too_long)
 
@@ -276,6 +256,8 @@ class EngineProcesses:
     def _receive(self, message: ToHost) -> None:
         match message:
             case Ready(process="grammars"):
+                if self._grammar_workers is not None:
+                    self._grammar_workers.worker_is_ready(message.inbox)
                 if self._client is not None and self._client.grammars is not None:
                     self._client.grammars.worker_is_ready()
             case Ready():

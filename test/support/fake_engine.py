@@ -205,6 +205,8 @@ class FakeEngine:
 class _GrammarWorker:
     """Checks grammars as the worker process does, but compiles nothing."""
 
+    is_ready = True
+
     def __init__(self, receive: Callable[[GrammarChecked], None]) -> None:
         self._receive = receive
 
