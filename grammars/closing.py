@@ -29,6 +29,7 @@ class Closer:
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
         self._plan: list[int] | None = None  # of the present state, while there is little slack
+        self._last: list[int] = []  # the completion that was found last, of some state before
         self._num_unchecked = 0  # tokens that may be taken before the next look
         self._retry_after = RETRY_EVERY
 
@@ -53,7 +54,7 @@ class Closer:
 
     def reset(self) -> None:
         """Forget the plan: the matcher was moved by someone else."""
-        self._plan, self._num_unchecked = None, 0
+        self._plan, self._num_unchecked, self._last = None, 0, []
 
     def _take(self, ids: list[int], remaining: int, may_refuse: bool = False) -> list[int]:
         if self._plan is None and self._num_unchecked <= 0:
@@ -83,7 +84,9 @@ class Closer:
         return old[:1]
 
     def _look(self, remaining: int) -> None:
-        plan = self._matcher.closing_tokens(remaining, remaining - STRICT_SLACK_TOKENS)
+        plan = self._end_of_last(remaining - STRICT_SLACK_TOKENS)
+        if plan is None:
+            plan = self._matcher.closing_tokens(remaining, remaining - STRICT_SLACK_TOKENS)
         if plan is None:
             # Each search that finds nothing makes the next one wait for longer, but a hasty one
             # says little: the first thorough one comes in its time.
@@ -96,8 +99,28 @@ class Closer:
             self._retry_after = RETRY_EVERY
             self._keep(plan, remaining)
 
+    def _end_of_last(self, limit: int) -> list[int] | None:
+        """The shortest end of the last completion that completes this state too, within limit.
+
+        What a JSON text misses is mostly what it missed before, less what was written since: trying
+        that takes a tenth of a search.
+        """
+        refused: set[int] = set()  # tokens that are not legal here
+        for count in range(1, min(len(self._last), limit) + 1):
+            rest = self._last[-count:]
+            if rest[0] in refused:
+                continue
+            num_legal = self._matcher.accept(rest)
+            self._matcher.rollback(num_legal)
+            if num_legal == count:
+                return rest
+            if num_legal == 0:
+                refused.add(rest[0])
+        return None
+
     def _keep(self, plan: list[int], remaining: int) -> None:
         """Keep plan for the present state if there is little slack."""
+        self._last = plan
         slack = remaining - len(plan)
         self._plan = plan if slack < STRICT_SLACK_TOKENS else None
         self._num_unchecked = min(slack // SLACK_SHARE, MAX_UNCHECKED_TOKENS)

@@ -17,6 +17,7 @@ from .vocabulary import Vocabulary
 _Ids: TypeAlias = npt.NDArray[np.int64]
 
 ALTERNATIVES = 2  # other choices offered where one is not clearly best
+CIRCLES = 4  # times that the same choice comes up before others than the usual are made
 NUM_FILLERS = 500  # of the longest words, tried where text must be filled in
 
 
@@ -39,8 +40,11 @@ class ClosingChoices:
         strings = [t for t in _pure(ids, b'"}]', first=b'"') if t[1:2] in (b"}", b"]")]
         after_text = [b'":', b'","', b'",', b'"']
         self._closing_text = _known(ids, [*strings, *after_text])
+        # Without what opens the next string at once: the place would be the same as before.
+        self._leaving_text = _known(ids, [*strings, b'":', b'",', b'"'])
         self._closing = _known(ids, [*brackets, b'""', *strings, *after_text, b',"', b","])
         self._sure = frozenset(_known(ids, [*brackets, *strings, b'""']).tolist())
+        self._brackets = _known(ids, brackets)
         self._values = _known(ids, b"0 1 2 3 4 5 6 7 8 9 null true false [] {}".split())
         words = sorted((t for t in ids if t.isascii() and t.isalnum()), key=_long_first)
         self._words = _known(ids, words[:NUM_FILLERS])
@@ -58,8 +62,8 @@ class ClosingChoices:
         have changed it. num_seen: how often it was met before, so that the same choice is not
         tried for ever.
         """
-        if self._is_text(mask):
-            return self._ranked_in_text(mask, num_unchanged)
+        if self.is_text(mask):
+            return self._ranked_in_text(mask, num_unchanged, num_seen)
         found: list[int] = []
         if not num_unchanged:
             found = _legal_of(self._closing, mask)
@@ -72,13 +76,21 @@ class ClosingChoices:
 
     def is_open_text(self, mask: Bitmask) -> bool:
         """Whether nearly any text may follow, but nothing that ends it: something is missing."""
-        return self._is_text(mask) and not _legal_of(self._closing_text, mask)
+        return self.is_text(mask) and not _legal_of(self._closing_text, mask)
 
-    def _is_text(self, mask: Bitmask) -> bool:
+    def can_close(self, mask: Bitmask) -> bool:
+        """Whether a bracket that closes something may follow."""
+        return bool(_legal_of(self._brackets, mask))
+
+    def is_text(self, mask: Bitmask) -> bool:
+        """Whether nearly any word may follow."""
         return 2 * len(_legal_of(self._words, mask)) > len(self._words)
 
-    def _ranked_in_text(self, mask: Bitmask, num_unchanged: int) -> RankedTokens:
-        closing = [] if num_unchanged else _legal_of(self._closing_text, mask)
+    def _ranked_in_text(self, mask: Bitmask, num_unchanged: int, num_seen: int) -> RankedTokens:
+        closing: list[int] = []
+        if num_unchanged < 2:
+            is_new = not num_unchanged and num_seen < CIRCLES
+            closing = _legal_of(self._closing_text if is_new else self._leaving_text, mask)
         return RankedTokens((closing or _legal_of(self._fillers, mask))[0])
 
     def _several(self, found: Iterable[int]) -> RankedTokens:

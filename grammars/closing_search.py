@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from .closing_choices import ClosingChoices, closing_choices
+from .closing_choices import CIRCLES, ClosingChoices, closing_choices
 from .closing_hints import closing_hints
 from .matcher import Bitmask, GrammarError, Matcher
+from .pattern_completion import PatternCompletions
 from .prepared import PreparedGrammar
 from .vocabulary import Vocabulary
 
@@ -35,6 +36,7 @@ MAX_GAIN = 4  # tokens by which a text gets nearer to its end with each token, a
 START_CPU_SECONDS = 0.3
 FORK_MASKS = 60  # for shortening it
 GOOD_ENOUGH = 4  # tokens; a completion as short as this is not worth shortening
+MAX_VALUES = 8  # that the grammar spells, tried at each fork
 START_LIMIT = 4096  # tokens of the completion of nothing, which is searched once
 
 
@@ -49,15 +51,17 @@ class ClosingFinder:
             closing = prepared.trial.closing
             self._from_start.append(None if closing is None else list(closing))
 
-    def find(self, matcher: Matcher, limit: int, enough: int, num_taken: int) -> list[int] | None:
-        """See find_closing. num_taken: how many tokens matcher has taken since the start."""
-        if num_taken:
-            if self._is_far(limit, num_taken):
+    def find(
+        self, matcher: Matcher, limit: int, enough: int, taken: Sequence[int]
+    ) -> list[int] | None:
+        """See find_closing. taken: the tokens that matcher has taken since the start."""
+        if taken:
+            if self._is_far(limit, len(taken)):
                 return None
-            return find_closing(matcher, self._vocabulary, limit, self._hints, enough)
+            return find_closing(matcher, self._vocabulary, limit, self._help, enough, taken)
         if not self._from_start:
             try:
-                self._from_start.append(find_whole(matcher, self._vocabulary, self._hints))
+                self._from_start.append(find_whole(matcher, self._vocabulary, self._help))
             except GrammarError:
                 self._from_start.append(None)
         (known,) = self._from_start
@@ -69,10 +73,29 @@ class ClosingFinder:
         return known is not None and len(known) - MAX_GAIN * num_taken > 2 * limit
 
     @cached_property
-    def _hints(self) -> list[list[int]]:
+    def _help(self) -> ClosingHelp:
         trial = self._prepared.trial
         texts = closing_hints(self._prepared) if trial is None else trial.hints
-        return [self._vocabulary.encode(text) for text in texts]
+        return closing_help(self._prepared, texts, self._vocabulary)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosingHelp:
+    """What a grammar's own text says of what it may wait for.
+
+    hints: tokens of such texts (see closing_hints).
+    """
+
+    hints: Sequence[Sequence[int]]
+    completions: PatternCompletions
+
+
+def closing_help(
+    prepared: PreparedGrammar, hints: Iterable[str], vocabulary: Vocabulary
+) -> ClosingHelp:
+    """The help of prepared, whose hints are known."""
+    ids = [vocabulary.encode(text) for text in hints]
+    return ClosingHelp(ids, PatternCompletions(prepared))
 
 
 class TooCostly(GrammarError):
@@ -88,10 +111,12 @@ class _OutOfTime(GrammarError):
 
 
 def find_whole(
-    matcher: Matcher, vocabulary: Vocabulary, hints: Sequence[Sequence[int]]
+    matcher: Matcher, vocabulary: Vocabulary, with_help: ClosingHelp
 ) -> list[int] | None:
     """find_closing from the start, where it may take longer; raises TooCostly."""
-    search = _Search(matcher.fork(), vocabulary, START_LIMIT, hints, START_MASKS, START_CPU_SECONDS)
+    search = _Search(
+        matcher.fork(), vocabulary, START_LIMIT, with_help, START_MASKS, START_CPU_SECONDS
+    )
     try:
         return search.run(GOOD_ENOUGH)
     except _OutOfTime:
@@ -104,22 +129,23 @@ def find_closing(
     matcher: Matcher,
     vocabulary: Vocabulary,
     limit: int,
-    hints: Sequence[Sequence[int]] = (),
-    enough: int = 0,
+    with_help: ClosingHelp,
+    enough: int,
+    taken: Sequence[int],
 ) -> list[int] | None:
     """A legal completion of at most limit tokens, an end token last; None if none was found.
 
     Leaves matcher as it is. [] if it is finished. The same state gives the same answer, unless time
-    ends the search. hints are tokens of texts that the grammar may wait for (see closing_hints).
-    One of at most enough tokens is as good as any. Finds one for JSON wherever the choices above
-    lead to an end; a pattern that needs certain characters far ahead may be missed.
+    ends the search. One of at most enough tokens is as good as any. taken: what matcher has taken
+    since the start. Finds one for JSON wherever the choices above lead to an end; a pattern that
+    needs many certain characters may be missed.
     """
     if matcher.is_finished:
         return []
     if limit <= 0:
         return None
     seconds = HASTY_CPU_SECONDS if limit > HASTY_LIMIT else MAX_CPU_SECONDS
-    search = _Search(matcher.fork(), vocabulary, limit, hints, GREEDY_MASKS, seconds)
+    search = _Search(matcher.fork(), vocabulary, limit, with_help, GREEDY_MASKS, seconds, taken)
     try:
         return search.run(max(enough, GOOD_ENOUGH))
     except GrammarError:  # a state too costly to look at: nothing is promised from here
@@ -140,41 +166,65 @@ class _Search:
         probe: Matcher,
         vocabulary: Vocabulary,
         limit: int,
-        hints: Sequence[Sequence[int]],
+        with_help: ClosingHelp,
         num_masks: int,
         cpu_seconds: float,
+        taken: Sequence[int] = (),
     ) -> None:
         self._probe = probe
         self._vocabulary = vocabulary
         self._choices: ClosingChoices = closing_choices(vocabulary)
         self._limit = limit
-        self._num_own_hints = len(hints)
-        self._hints = [*hints, *self._choices.usual_hints]
+        self._taken = taken
+        self._completions = with_help.completions
+        self._num_own_hints = len(with_help.hints)
+        self._hints = [*with_help.hints, *self._choices.usual_hints]
         self._mask: Bitmask = np.zeros(vocabulary.bitmask_words, np.uint32)
         self._masks_left = num_masks
         self._ends_at = time.thread_time() + cpu_seconds
         self.path: list[int] = []  # accepted by the probe
+        self._best: list[int] | None = None
+        self._circles = False  # whether the same choice came up again and again
 
     def run(self, enough: int) -> list[int] | None:
         forks: list[_Fork] = []
-        best = self._follow(self._limit, forks)
+        self._best = self._follow(self._limit, forks)
         self._masks_left = FORK_MASKS
+        try:
+            return self._shortened(forks, enough)
+        except _OutOfTime:
+            return self._best
+
+    def _shortened(self, forks: list[_Fork], enough: int) -> list[int] | None:
         index = 0
         while index < len(forks) and self._masks_left > 0:
-            if best is not None and len(best) <= enough:
+            if self._best is not None and len(self._best) <= enough:
                 break
             fork, path = forks[index], list(self.path)
+            others = self._others(fork)
             index += 1
-            for other in fork.others:
+            if not others:
+                continue
+            for other in others:
                 self._rewind(fork.num_before)
                 later: list[_Fork] = []
-                most = self._limit if best is None else len(best) - 1
-                found = self._take([other], most) and self._follow(most, later)
+                most = self._limit if self._best is None else len(self._best) - 1
+                found = self._follow(most, later) if self._take(other, most) else None
                 if found:
-                    best, path = found, list(self.path)
+                    self._best, path = found, list(self.path)
                     forks[index:] = later
             self._replay(path)
-        return best
+        return self._best
+
+    def _others(self, fork: _Fork) -> list[list[int]]:
+        others = [[one] for one in fork.others]
+        return [*others, *self._values] if self._best is None or self._circles else others
+
+    @cached_property
+    def _values(self) -> list[list[int]]:
+        """What only the grammar knows of: an item that an array must contain, say."""
+        texts = self._completions.values[:MAX_VALUES]
+        return [self._vocabulary.encode(text) for text in texts]
 
     def _follow(self, most: int, forks: list[_Fork]) -> list[int] | None:
         """Go on greedily from the probe's state; the whole completion if it fits into most."""
@@ -193,14 +243,13 @@ class _Search:
                 return [*self.path, end]
             data = self._mask.tobytes()
             unchanged, last = (unchanged + 1 if data == last else 0), data
-            if unchanged == 0 and self._choices.is_open_text(self._mask):
-                if self._take_hint(0, self._num_own_hints, most):
-                    continue
-            elif unchanged % 3 == 1 and self._take_hint(unchanged // 3, len(self._hints), most):
-                continue
-            options = self._choices.ranked(self._mask, unchanged, num_seen[data])
+            num_before = num_seen[data]
             num_seen[data] += 1
-            if options.others:
+            self._circles |= num_before >= CIRCLES
+            if self._take_what_is_missing(unchanged, num_before, most):
+                continue
+            options = self._choices.ranked(self._mask, unchanged, num_before)
+            if options.others or not self._choices.is_text(self._mask):
                 forks.append(_Fork(len(self.path), options.others))
             if options.first is None or not self._take([options.first], most):
                 return None
@@ -218,6 +267,41 @@ class _Search:
             return False
         self.path += token_ids
         return True
+
+    def _take_what_is_missing(self, unchanged: int, num_seen: int, most: int) -> bool:
+        """Take what the grammar's own text says of a place, where its mask says little."""
+        if not self._choices.is_text(self._mask):
+            if unchanged % 3 == 1:
+                return self._take_hint(unchanged // 3, len(self._hints), most)
+            # Every other time: what comes up so often may also be a long list of required parts.
+            if not self._circles or num_seen % 2 or self._choices.can_close(self._mask):
+                return False
+            return self._take_example(num_seen // 2, most)
+        if unchanged < 2 and self._choices.is_open_text(self._mask):
+            num_own = self._num_own_hints if unchanged == 0 else len(self._hints)
+            return self._take_completion(most) or self._take_hint(0, num_own, most)
+        # Where it is not open, a quote that stands alone is tried before (ClosingChoices.ranked).
+        return unchanged % 3 == 1 < unchanged and self._take_hint(
+            unchanged // 3, len(self._hints), most
+        )
+
+    def _take_completion(self, most: int) -> bool:
+        """Where a pattern waits for something, try what ends it from here."""
+        text = self._vocabulary.joined([*self._taken, *self.path])
+        try:
+            ends = self._completions.after(text.decode())
+        except UnicodeDecodeError:  # within a character
+            return False
+        return any(self._take(self._vocabulary.encode(end), most) for end in ends)
+
+    def _take_example(self, turn: int, most: int) -> bool:
+        """Where the same choice comes up again, try what the grammar's terminals spell."""
+        texts = self._completions.examples
+        if not texts:
+            return False
+        turn %= len(texts)
+        ids = map(self._vocabulary.encode, [*texts[turn:], *texts[:turn]])
+        return any(self._take(one, most) for one in ids)
 
     def _take_hint(self, turn: int, num_hints: int, most: int) -> bool:
         """Where nothing changes any more, try what the grammar's own text mentions."""

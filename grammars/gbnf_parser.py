@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from .json_schema import charsets
 from .matcher import GrammarError
 
 MAX_GROUP_DEPTH = 100
@@ -249,10 +250,16 @@ class _Parser:
             if high < low:
                 raise self._error(f"range {chr(low)}-{chr(high)} ends before it begins", position)
             ranges.append((low, high))
-        if not ranges and not negated:
-            raise self._error("an empty class allows no character", position)
+        if not _allows_any(ranges, negated):
+            shown = f"[{'^' if negated else ''}{body}]"
+            raise self._error(f"the class {shown[:60]} allows no character", position)
         return CharClass(tuple(ranges), negated)
 
     def _error(self, reason: str, position: int) -> GrammarError:
         line = self._text.count("\n", 0, position) + 1
         return GrammarError(f"grammar, line {line}: {reason}")
+
+
+def _allows_any(ranges: list[tuple[int, int]], negated: bool) -> bool:
+    named = charsets.union(ranges)
+    return bool(charsets.inverse(named) if negated else named)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-NO_TEXT = "no text satisfies this grammar"
+from .matcher import NO_TEXT
+
 _DEAD_END = "NoExtension"  # the library's name for a place from which no token leads on
 _REGEX_REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 _OUR_LINE = re.compile(r"^at \d+\(\d+\): ")  # a place in what the user's text was rewritten to

@@ -17,6 +17,9 @@ Bitmask: TypeAlias = npt.NDArray[np.uint32]
 """[ceil(V / 32)] uint32, C-contiguous; bit i % 32 of word i // 32 says whether id i is legal."""
 
 
+NO_TEXT = "no text satisfies this grammar"
+
+
 def bitmask_words(vocab_size: int) -> int:
     """Number of uint32 words in the bitmask of a vocabulary."""
     return (vocab_size + 31) // 32

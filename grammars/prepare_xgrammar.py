@@ -9,9 +9,11 @@ import json
 import re
 from dataclasses import replace
 
+from .json_schema import regex_match
 from .json_schema.for_xgrammar import check_for_xgrammar
+from .json_schema.regex_parser import parse_pattern
 from .json_schema.schema_text import parse_json
-from .matcher import GrammarError
+from .matcher import NO_TEXT, GrammarError
 from .prepare import prepare
 from .prepared import GrammarEngine, PreparedForm, PreparedGrammar
 from .spec import GrammarKind, GrammarSpec
@@ -20,6 +22,7 @@ from .spec import GrammarKind, GrammarSpec
 _ANCHOR_INSIDE = re.compile(
     r"\A\^?+(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[$^])*(?P<anchor>\^|\$(?!\Z))", re.DOTALL
 )
+_CLASS = re.compile(r"\\.|(?P<char_class>\[\^(?:\\.|[^\]\\])*\])", re.DOTALL)
 
 
 def prepare_for_xgrammar(spec: GrammarSpec) -> PreparedGrammar:
@@ -38,6 +41,7 @@ def prepare_for_xgrammar(spec: GrammarSpec) -> PreparedGrammar:
                     f"regex: {found['anchor']} at character {found.start('anchor') + 1} is ignored "
                     "by xgrammar, which matches the whole output; leave it out"
                 )
+            _raise_if_class_is_empty(spec.text)
             return checked
         case GrammarKind.EBNF:
             # prepare has refused rules without an end, in which this engine looks for one for ever.
@@ -46,3 +50,24 @@ def prepare_for_xgrammar(spec: GrammarSpec) -> PreparedGrammar:
         f"{spec.kind.value} is not available with xgrammar; start the server with "
         "--grammar-backend auto"
     )
+
+
+def _raise_if_class_is_empty(regex: str) -> None:
+    """Refuse [^\\s\\S] and the like, which this engine takes, and then allows nothing at it."""
+    for found in _CLASS.finditer(regex):
+        if found["char_class"] is None or not _has_no_text(f"^{found['char_class']}$"):
+            continue
+        if _has_no_text(f"^(?:{regex})$"):
+            raise GrammarError(NO_TEXT)
+        raise GrammarError(
+            f"regex: {found['char_class']} at character {found.start() + 1} allows no character; "
+            "leave out what needs one"
+        )
+
+
+def _has_no_text(pattern: str) -> bool:
+    """Whether nothing matches, as far as the pattern can be read."""
+    try:
+        return regex_match.is_empty(parse_pattern(pattern))
+    except GrammarError:
+        return False

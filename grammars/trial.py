@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .closing_hints import closing_hints
-from .closing_search import TooCostly, find_whole
+from .closing_search import TooCostly, closing_help, find_whole
 from .compile import compile_grammar
 from .matcher import Bitmask, Grammar, GrammarError, Matcher
 from .prepared import PreparedGrammar, Trial
@@ -44,8 +44,8 @@ def try_out(prepared: PreparedGrammar, vocabulary: Vocabulary) -> PreparedGramma
     hints = closing_hints(answer)
     walk = _Walk(grammar, vocabulary)
     try:
-        ids = [vocabulary.encode(text) for text in hints]
-        closing = find_whole(grammar.matcher(), vocabulary, ids)
+        known = closing_help(answer, hints, vocabulary)
+        closing = find_whole(grammar.matcher(), vocabulary, known)
     except TooCostly as error:
         raise walk.error(error.path, str(error)) from None
     walk.run(closing or [])

@@ -20,7 +20,7 @@ import xgrammar as xgr
 from .canonical_cut import CanonicalCut, canonical_cut
 from .closing_choices import legal_ids
 from .closing_search import ClosingFinder
-from .matcher import Bitmask, GrammarError
+from .matcher import NO_TEXT, Bitmask, GrammarError
 from .prepared import PreparedForm, PreparedGrammar
 from .spec import MAX_WHITESPACE, JsonWhitespace
 from .vocabulary import NOT_TEXT, Vocabulary
@@ -69,7 +69,7 @@ class XgrammarEngine:
                 raise
             raise GrammarError(_first_line(str(error))) from None
         if not row.any():
-            raise GrammarError("no text satisfies this grammar")
+            raise GrammarError(NO_TEXT)
         return grammar
 
     def _compiled(self, prepared: PreparedGrammar) -> xgr.CompiledGrammar:
@@ -210,7 +210,7 @@ class XgrammarMatcher:
 
     def closing_tokens(self, limit: int, enough: int = 0) -> list[int] | None:
         """A short legal completion, the end token included."""
-        return self._grammar.closing.find(self, limit, enough, len(self._history))
+        return self._grammar.closing.find(self, limit, enough, self._history)
 
 
 def _spelled(vocabulary: Vocabulary) -> list[bytes]:

@@ -307,7 +307,7 @@ class Engine:
         stream: bool,
         fields: dict[str, Any],
     ) -> tuple[NativeJob, GenerateBody]:
-        # Over HTTP unknown fields are ignored; who calls from Python is told.
+        # Over HTTP fields that look like none of ours are ignored; who calls from Python is told.
         check_names("generate's argument", fields, GenerateBody)
         for one in sampling_params if isinstance(sampling_params, list) else [sampling_params]:
             if isinstance(one, dict):

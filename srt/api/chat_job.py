@@ -121,6 +121,8 @@ async def _job(context: ApiContext, body: ChatBody) -> ChatJob:
         namespace=body.namespace,
         priority=body.priority or 0,
         timeout_seconds=body.timeout_seconds,
+        program_id=body.program_id,
+        branch_id=body.branch_id,
         add_special_tokens=False,  # the template has written them
         clamp_max_new_tokens="max_new_tokens" not in explicit,
         prompt_field="messages",
@@ -148,7 +150,7 @@ class _Output:
 
 
 def _output(context: ApiContext, body: ChatBody, use: ToolUse | None, prompt: str) -> _Output:
-    whitespace = context.sampling_defaults.json_whitespace
+    whitespace = body.whitespace(context.sampling_defaults.json_whitespace)
     thinking = _thinking(context, body, prompt)
     answer = body.grammar(whitespace)
     grammar = None if answer is None else answer.spec

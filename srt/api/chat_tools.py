@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import BadRequest, did_you_mean
 from ..tool_calls.tool import ChoiceMode, Tool, ToolUse
+from .unknown_fields import refuse_lost_tool_fields
 
 MAX_TOOLS = 128
 MAX_NAME_CHARS = 64
@@ -73,6 +74,7 @@ def _tool(value: Any, path: str) -> Tool:
     function = value.get("function")
     if not isinstance(function, dict):
         raise BadRequest(f"{path} must be an object with a name", param=path)
+    refuse_lost_tool_fields(function, path)
     description, strict = function.get("description"), function.get("strict")
     if description is not None and not isinstance(description, str):
         raise BadRequest(f"{path}.description must be a string", param=f"{path}.description")

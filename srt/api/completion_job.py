@@ -109,6 +109,8 @@ def _specs(
             namespace=body.namespace,
             priority=body.priority or 0,
             timeout_seconds=body.timeout_seconds,
+            program_id=body.program_id,
+            branch_id=body.branch_id,
             clamp_max_new_tokens="max_new_tokens" not in explicit,
             top_logprobs_field="logprobs",
             grammar=None if grammar is None else grammar.spec,

@@ -31,6 +31,9 @@ GRAMMAR_FIELDS = (
 )
 """What openai_grammar reads."""
 
+NATIVE_GRAMMAR_FIELDS = ("json_schema", "regex", "ebnf", "structural_tag", "choice")
+"""What native_grammar reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class GrammarField:
@@ -89,9 +92,17 @@ def _read_response_format(reader: _Reader, value: Any) -> None:
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise BadRequest(f"{name} must be an object with a type: {_KINDS}", param=name)
     kind = value["type"]
+    if kind in ("text", "json_object") and value.get("json_schema") is not None:
+        raise BadRequest(
+            f"{name}.json_schema is given, but {name}.type is {kind!r}; a schema is followed if "
+            "the type is 'json_schema'",
+            param=f"{name}.type",
+        )
     if kind == "text":
         return
-    if kind == "json_object":
+    if kind == "json_object" and value.get("schema") is not None:
+        reader.schema(f"{name}.schema", value["schema"])  # as llama.cpp's clients send it
+    elif kind == "json_object":
         reader.add(name, GrammarKind.JSON_OBJECT, "")
     elif kind == "json_schema":
         inner = value.get("json_schema")

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import FailFast, Field, WithJsonSchema
+from pydantic import ConfigDict, FailFast, Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
 from ..errors import BadRequest
@@ -19,6 +19,7 @@ from .request_body import Body
 from .sampling_defaults import SamplingDefaults
 from .sampling_fields import AnyValue
 from .unavailable import refuse_if_set
+from .unknown_fields import refuse_misplaced_constraints
 
 DEFAULT_MAX_NEW_TOKENS = 128
 
@@ -36,6 +37,8 @@ SamplingList = TypeAliasType(
 
 class GenerateBody(Body):
     """One of text and input_ids; other fields hold for all items, or list one value per item."""
+
+    model_config = ConfigDict(extra="allow")
 
     text: TextOrTexts = None
     input_ids: IdsOrLists = None
@@ -78,6 +81,7 @@ class NativeJob:
 
 def native_job(body: GenerateBody, defaults: SamplingDefaults) -> NativeJob:
     """Split body into one spec per prompt; raises BadRequest."""
+    refuse_misplaced_constraints(body.unknown)
     _refuse_unavailable(body)
     prompts, is_batch = _prompts(body)
     rid, rids = _request_ids(body.rid, len(prompts) if is_batch else None)

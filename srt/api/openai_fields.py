@@ -6,6 +6,8 @@ import re
 import uuid
 from typing import Any
 
+from pydantic import ConfigDict
+
 from runtime.grammars.spec import JsonWhitespace
 
 from ..errors import BadRequest
@@ -14,6 +16,7 @@ from .native_body import namespace_of
 from .request_body import Body
 from .sampling_fields import AnyValue, SamplingFields
 from .unavailable import refuse_if_set
+from .unknown_fields import refuse_lost_constraints
 
 _OPENAI_NAMES = {
     "max_new_tokens": "max_tokens",
@@ -32,6 +35,8 @@ class StreamOptions(Body):
 class OpenAiFields(SamplingFields):
     """Fields of both routes beyond the sampling ones; user, metadata, store, ... are ignored."""
 
+    model_config = ConfigDict(extra="allow")
+
     model: str | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -42,6 +47,8 @@ class OpenAiFields(SamplingFields):
     extra_key: str | None = None
     priority: int | None = None
     timeout_seconds: float | None = None
+    program_id: str | None = None
+    branch_id: str | None = None
     response_format: AnyValue = None
     regex: AnyValue = None
     ebnf: AnyValue = None
@@ -62,6 +69,7 @@ class OpenAiFields(SamplingFields):
 
     def explicit(self) -> dict[str, Any]:
         """Return what is set, as SamplingParams fields; refuse what is not offered (BadRequest)."""
+        refuse_lost_constraints(self.unknown, type(self).model_fields)
         self._refuse_unavailable()
         values = super().explicit()
         if self.max_tokens is not None:
@@ -76,8 +84,12 @@ class OpenAiFields(SamplingFields):
         return namespace_of(self.cache_salt, self.extra_key)
 
     def grammar(self, whitespace: JsonWhitespace) -> GrammarField | None:
-        """Return the grammar that the output follows; None if it is free. Raises BadRequest."""
-        return openai_grammar(whitespace, {name: getattr(self, name) for name in GRAMMAR_FIELDS})
+        """Return the grammar that the output follows; None if it is free. Raises BadRequest.
+
+        whitespace is that of JSON where json_whitespace is not set.
+        """
+        fields = {name: getattr(self, name) for name in GRAMMAR_FIELDS}
+        return openai_grammar(self.whitespace(whitespace), fields)
 
     @property
     def includes_usage(self) -> bool:

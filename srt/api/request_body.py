@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
@@ -20,6 +20,11 @@ class Body(BaseModel):
     """A JSON object: unknown fields are ignored, types are not bent ("1" and true are not 1)."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+
+    @property
+    def unknown(self) -> dict[str, Any]:
+        """The unknown fields, of a kind that keeps them (extra="allow") to look at their names."""
+        return self.model_extra or {}
 
 
 async def read_body(request: Request, kind: type[B]) -> B:

@@ -57,6 +57,8 @@ def checked_preferred(args: ServerArgs, vocab_size: int = _ANY_VOCAB_SIZE) -> di
         preferred = body.explicit()
         if (grammar := body.grammar(JsonWhitespace(args.json_whitespace))) is not None:
             raise BadRequest(f"{grammar.param} is for requests; it cannot be a default")
+        if body.json_whitespace is not None:
+            raise BadRequest("json_whitespace has a flag of its own, --json-whitespace")
         checked(SamplingParams(**{"max_new_tokens": None, **preferred}), vocab_size)
     except BadRequest as error:
         raise ConfigError(f"--preferred-sampling-params: {error.message}") from None

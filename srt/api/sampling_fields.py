@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import FailFast, Field, WithJsonSchema
 
+from runtime.grammars.spec import JsonWhitespace
+
 from ..errors import BadRequest
 from ..sampling_params import MAX_LOGIT_BIAS, MAX_SEED, MAX_STOP_TOKEN_IDS
 from .request_body import Body
@@ -48,6 +50,7 @@ class SamplingFields(Body):
     stream_interval: int | None = None
     sampling_seed: int | None = None
     seed: int | None = None
+    json_whitespace: str | None = None
 
     def explicit(self) -> dict[str, Any]:
         """Return what the body sets, under the names and types of SamplingParams.
@@ -72,6 +75,22 @@ class SamplingFields(Body):
         if self.logit_bias is not None:
             values["logit_bias"] = _logit_bias(self.logit_bias)
         return values
+
+    def whitespace(self, default: JsonWhitespace) -> JsonWhitespace:
+        """Where whitespace may stand in a JSON answer: default if the body does not say it.
+
+        Raises BadRequest.
+        """
+        if self.json_whitespace is None:
+            return default
+        try:
+            return JsonWhitespace(self.json_whitespace)
+        except ValueError:
+            known = ", ".join(one.value for one in JsonWhitespace)
+            raise BadRequest(
+                f"json_whitespace is {self.json_whitespace[:40]!r}; it must be one of {known}",
+                param="json_whitespace",
+            ) from None
 
 
 _SCALARS = (

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -272,6 +277,34 @@ def _num_forced(base_url: str) -> float:
     forced = re.search(r"jump_forward_tokens_total\S* ([0-9.]+)", metrics)
     assert forced is not None
     return float(forced[1])
+
+
+def grammar_processes(server: Server) -> tuple[int, int]:
+    """The process that makes grammar workers, and its present worker."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            name, _, rest = stat.read_text().rpartition(")")
+            if name.endswith("(radix-grammars"):
+                parents[int(stat.parent.name)] = int(rest.split()[1])
+    forker = next(pid for pid, parent in parents.items() if parent == server.process.pid)
+    return forker, next(pid for pid, parent in parents.items() if parent == forker)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_next_grammar_after_a_workers_end_waits_for_no_new_start(server: Server) -> None:
+    with ApiClient(server.base_url) as api:
+        generate(api, regex="a{2}")
+        forker, worker = grammar_processes(server)
+
+        os.kill(worker, signal.SIGKILL)
+        answer = generate(api, regex="a{3}")
+
+        assert answer["text"] == "aaa"
+        next_forker, next_worker = grammar_processes(server)
+        assert next_forker == forker
+        assert next_worker != worker
+        api.wait_until_idle()
 
 
 HOSTILE: list[dict[str, Any]] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 import pytest
@@ -17,6 +18,7 @@ from runtime.grammars.closing_search import HASTY_LIMIT
 from runtime.grammars.matcher import Grammar, GrammarError, Matcher
 from runtime.grammars.prepared import GrammarEngine
 from runtime.grammars.spec import JsonWhitespace
+from runtime.grammars.vocabulary import Vocabulary
 
 STRING: dict[str, Any] = {"type": "string"}
 INTEGER: dict[str, Any] = {"type": "integer"}
@@ -37,15 +39,23 @@ SCHEMAS: dict[str, Any] = {
 BYTES = byte_vocabulary()
 
 
-def longest_text(rig: GrammarRig, matcher: Matcher) -> int:
-    """The sampled token of someone who wants the text to go on: no quote, no bracket, long."""
-    tokens = rig.vocabulary.tokens
+@cache
+def eagerness(vocabulary: Vocabulary) -> list[int]:
+    """How much each id suits one who wants the text to go on: no quote, no bracket, long."""
 
     def goes_on(i: int) -> tuple[bool, bool, int, int]:
-        ends = any(byte in b'"]}' for byte in tokens[i])
-        return i not in rig.vocabulary.end_ids, not ends, len(tokens[i]), i
+        ends = any(byte in b'"]}' for byte in vocabulary.tokens[i])
+        return i not in vocabulary.end_ids, not ends, len(vocabulary.tokens[i]), i
 
-    return max(rig.legal(matcher), key=goes_on)
+    ranks = [0] * vocabulary.size
+    for rank, token_id in enumerate(sorted(range(vocabulary.size), key=goes_on)):
+        ranks[token_id] = rank
+    return ranks
+
+
+def longest_text(rig: GrammarRig, matcher: Matcher) -> int:
+    """The sampled token of someone who wants the text to go on."""
+    return max(rig.legal(matcher), key=eagerness(rig.vocabulary).__getitem__)
 
 
 def generated(rig: GrammarRig, grammar: Grammar, max_tokens: int, jumps: bool) -> tuple[str, bool]:
@@ -216,7 +226,22 @@ def test_a_completion_is_found_where_a_string_must_have_a_shape(constraint: dict
 
 
 @pytest.mark.parametrize(
-    "pattern", ["x.y", "\\n", "\\n.*\\n", "\\t\\r", '".*"', "\\\\", "\\x01", "[一-鿿]{3}", "x.y$|z"]
+    "pattern",
+    [
+        "x.y",
+        "\\n",
+        "\\n.*\\n",
+        "\\t\\r",
+        '".*"',
+        "\\\\",
+        "\\x01",
+        "[一-鿿]{3}",
+        "x.y$|z",
+        "^cat|dog$",
+        '^"[^"\\\\]*"$',
+        "^(?:foo|.*bar)$",
+        "a[0-9]b[0-9]c",
+    ],
 )
 def test_an_open_pattern_gets_what_it_waits_for_within_a_small_budget(pattern: str) -> None:
     rig = GrammarRig(GrammarEngine.LLGUIDANCE, bundled_vocabulary())
@@ -228,6 +253,29 @@ def test_an_open_pattern_gets_what_it_waits_for_within_a_small_budget(pattern: s
         text, ended = generated(rig, grammar, max_tokens, jumps=True)
         assert ended, (max_tokens, text)
         assert re.search(pattern, json.loads(text)["a"])
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"const": 5},
+        {"type": "null"},
+        {"const": "a word"},
+        {"minimum": 70, "type": "number"},
+        {"type": "string", "pattern": "^x.*y$"},
+    ],
+    ids=str,
+)
+def test_an_array_gets_the_item_that_it_must_contain(wanted: dict[str, Any]) -> None:
+    rig = GrammarRig(GrammarEngine.LLGUIDANCE, bundled_vocabulary())
+    grammar = rig.served({"type": "array", "contains": wanted})
+    least = grammar.matcher().closing_tokens(1000)
+
+    assert least is not None and len(least) <= 24
+    for max_tokens in (len(least), len(least) + 9, len(least) + 60):
+        text, ended = generated(rig, grammar, max_tokens, jumps=True)
+        assert ended, (max_tokens, text)
+        assert isinstance(json.loads(text), list)
 
 
 class HastyMatcher:

@@ -67,6 +67,8 @@ def test_a_grammar_takes_its_texts_and_no_others(
         ('root ::= "a"{1000000}', "more than 100000 times"),
         ("root ::= [z-a]", "range z-a"),
         ("root ::= []", "allows no character"),
+        ("root ::= [^\\U00000000-\\U0010FFFF]", "allows no character"),
+        ("root ::= [^\\x00-\\uD7FF\\uE000-\\U0010FFFF]", "allows no character"),
         ('root ::= "\\q"', "unknown escape"),
         ('root ::= "\\ud800"', "is not a character"),
         ('root ::= root "a"', "rule root can never end"),

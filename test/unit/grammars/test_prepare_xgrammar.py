@@ -81,3 +81,23 @@ def test_what_the_engine_would_ignore_or_never_finish_is_refused(
 @pytest.mark.parametrize("text", ["^ab$", r"a\$b", "[$^]x", "x[^$]y$"])
 def test_anchors_at_the_ends_and_plain_signs_are_taken(text: str) -> None:
     assert prepare_for_xgrammar(GrammarSpec(GrammarKind.REGEX, text)).text == text
+
+
+@pytest.mark.parametrize("text", [r"a[^\s\S]b", r"[^\w\W]", r"(?:a[^\d\D]|[^\D\d]b)c", r"[^\S\s]+"])
+def test_a_regex_that_no_text_satisfies_is_said_to_be_one(text: str) -> None:
+    with pytest.raises(GrammarError, match="no text satisfies this grammar"):
+        prepare_for_xgrammar(GrammarSpec(GrammarKind.REGEX, text))
+
+
+@pytest.mark.parametrize("text", [r"(a[^\s\S]b|c)", r"(a[^\s\S]b)*c"])
+def test_a_way_that_leads_nowhere_is_refused_beside_one_that_ends(text: str) -> None:
+    # The engine would take the a, and then allow nothing.
+    with pytest.raises(GrammarError, match=r"\[\^\\s\\S\] at character 3 allows no character"):
+        prepare_for_xgrammar(GrammarSpec(GrammarKind.REGEX, text))
+
+
+@pytest.mark.parametrize(
+    "text", [r"a[\s\S]b", r"\[\s\S]", "[^a]", r"[^\]\s]x", "[]a]", r"[^\x00-\x1f]"]
+)
+def test_classes_that_allow_some_character_are_taken(text: str) -> None:
+    assert prepare_for_xgrammar(GrammarSpec(GrammarKind.REGEX, text)).text == text

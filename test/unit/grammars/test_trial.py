@@ -50,12 +50,16 @@ def test_the_place_at_the_start_costs_no_search_after_the_trial() -> None:
         "required": [f"p{i}" for i in range(60)],
     }
     prepared = try_out(prepare(schema_spec(wide)), vocabulary)
-    matcher = compile_grammar(prepared, vocabulary).matcher()
+    costs = []
 
-    began = time.thread_time()
-    matcher.closing_tokens(4096)
+    for _ in range(3):
+        matcher = compile_grammar(prepared, vocabulary).matcher()
+        began = time.thread_time()
+        matcher.closing_tokens(4096)
+        costs.append(time.thread_time() - began)
 
-    assert time.thread_time() - began < 0.002
+    # The least of three: a garbage collection of the whole test run may fall into one of them.
+    assert min(costs) < 0.002
 
 
 @pytest.mark.parametrize(
