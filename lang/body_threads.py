@@ -13,13 +13,14 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 from greenlet import getcurrent, greenlet
 
 from .loop_thread import set_parking, wait_async
+from .promise import Promise, Waitable
 
 # Above this threads cost more than they give: only what a function computes or waits for outside
 # the language gains from one of its own.
@@ -40,7 +41,7 @@ class BodyThreads:
         """Run work in the caller's context; cancelling the wait does not end work."""
         await wait_async(self.start(work))
 
-    def start(self, work: Callable[[], None]) -> Future[None]:
+    def start(self, work: Callable[[], None]) -> Promise[None]:
         """The same without waiting for it."""
         job = _Job(work, contextvars.copy_context())
         with self._lock:
@@ -75,7 +76,7 @@ class _Job:
     def __init__(self, work: Callable[[], None], context: contextvars.Context) -> None:
         self.work = work
         self.context = context
-        self.done: Future[None] = Future()
+        self.done: Promise[None] = Promise()
 
     def run(self) -> None:
         try:
@@ -131,7 +132,7 @@ class _Hub:
         finally:
             set_parking(None)
 
-    def _park(self, future: Future[Any], timeout_seconds: float | None) -> None:
+    def _park(self, future: Waitable[Any], timeout_seconds: float | None) -> None:
         """Called by a function in this thread: let others run until future is done, or the time."""
         body = getcurrent()
         assert isinstance(body, _Body), "a wait in this thread, outside its functions"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, overload
 
 from .errors import ProgramError
 from .loop_thread import wait, wait_async
+from .promise import Promise
 from .state import ProgramState
 from .variables import Variable
 
@@ -93,13 +93,13 @@ class Branches(Sequence[ProgramState]):
         ]
         self._gather(values)
 
-    def _all_idle(self) -> Future[None]:
+    def _all_idle(self) -> Promise[None]:
         """Done when no branch has anything left to execute, or one has failed; never fails."""
-        done: Future[None] = Future()
+        done: Promise[None] = Promise()
         lock = threading.Lock()
         left = len(self._states)
 
-        def ended(one: Future[None]) -> None:
+        def ended(one: Promise[None]) -> None:
             nonlocal left
             with lock:
                 left -= 1

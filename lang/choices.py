@@ -12,7 +12,12 @@ from typing import Any
 
 
 class ChoicesMethod(Enum):
-    """How choices of different length are compared."""
+    """How choices of different length are compared.
+
+    The last is by the mean of what the text before raises each token by, as SGLang has it: the
+    first token counts with its whole log-probability, divided by the length. That favours long
+    choices whose first token is unlikely; use it for choices of about equal length.
+    """
 
     TOKEN_LENGTH_NORMALIZED = "token_length_normalized"
     GREEDY_TOKEN_SELECTION = "greedy_token_selection"

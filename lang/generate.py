@@ -46,6 +46,7 @@ def gen(
     choices_method: ChoicesMethod | str = ChoicesMethod.TOKEN_LENGTH_NORMALIZED,
     regex: str | None = None,
     json_schema: Any = None,  # a dict, its text, a pydantic model or a dataclass
+    json_whitespace: str | None = None,
     ebnf: str | None = None,
     tools: Sequence[Callable[..., Any] | Mapping[str, Any]] | None = None,
     tool_choice: str | None = None,
@@ -54,17 +55,23 @@ def gen(
     """What the model writes next; its text joins the state's, its value becomes s[name].
 
     The value is text, or of dtype (int, float, bool, str), or an instance of the class given as
-    json_schema. With n above 1 it is a list, and the text goes on with the first. choices makes it
-    a select. tools are functions or dicts in OpenAI's form that the model may call instead of
-    writing text: s.tool_calls(name) has the calls; tool_choice is "auto", "none", "required" or a
-    tool's name. Raises ProgramError for more than one of dtype, choices, regex, json_schema, ebnf
-    and tools.
+    json_schema. json_whitespace says where such JSON may have whitespace: "compact" (nowhere),
+    "spaced", "bounded" or "unbounded"; None is the server's --json-whitespace. With n above 1 the
+    value is a list, and the text goes on with the first. choices makes it a select. tools are
+    functions or dicts in OpenAI's form that the model may call instead of writing text:
+    s.tool_calls(name) has the calls; tool_choice is "auto", "none", "required" or a tool's name.
+    Raises ProgramError for more than one of dtype, choices, regex, json_schema, ebnf and tools.
     """
     _check_one_form(
         dtype=dtype, choices=choices, regex=regex, json_schema=json_schema, ebnf=ebnf, tools=tools
     )
+    _check_name(name)
     if choices is not None:
-        return select(name, choices, choices_method=choices_method)
+        if n not in (None, 1):
+            raise ProgramError(
+                f"{name!r} has choices and n = {n}; one choice is taken: leave n out"
+            )
+        return select(name, choices, temperature or 0.0, choices_method)
     if regex is not None:
         _check_regex(regex)
     value_type = _value_type(dtype, json_schema)
@@ -91,16 +98,18 @@ def gen(
         regex=regex if value_type.regex is None else value_type.regex,
         json_schema=value_type.json_schema,
         ebnf=ebnf,
+        json_whitespace=json_whitespace,
     )
     wants_logprobs = bool(return_logprob or top_logprobs_num) or logprob_start_len is not None
-    logprobs = LogprobRequest(
-        top_logprobs_num or 0, logprob_start_len, bool(return_text_in_logprobs)
-    )
+    logprobs = None
+    if wants_logprobs:
+        with_text = bool(return_text_in_logprobs)
+        logprobs = LogprobRequest(top_logprobs_num or 0, logprob_start_len, with_text)
     return Gen(
         name,
         sampling,
         value_type,
-        logprobs if wants_logprobs else None,
+        logprobs,
         _offer(name, tools, tool_choice, parallel_tool_calls, wants_logprobs),
     )
 
@@ -132,6 +141,7 @@ def select(
     greedy_token_selection, which the first token often decides. Raises ProgramError for choices
     that are no list of different, non-empty texts, and for a temperature: nothing is drawn.
     """
+    _check_name(name)
     if choices is None or isinstance(choices, str) or not choices:
         raise ProgramError(f"choices of {name!r} must be a list with at least one text")
     for one in choices:
@@ -148,6 +158,14 @@ def _check_one_form(**forms: object) -> None:
     given = [name for name, value in forms.items() if value is not None]
     if len(given) > 1:
         raise ProgramError(f"gen has {' and '.join(given)}; an output follows one of them")
+
+
+def _check_name(name: object) -> None:
+    if name is not None and not isinstance(name, str):
+        raise ProgramError(
+            f"the first argument is {name!r}; it is the name of the variable, a text: "
+            "gen('answer', max_tokens=...)"
+        )
 
 
 def _check_regex(pattern: str) -> None:

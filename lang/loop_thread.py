@@ -17,11 +17,12 @@ from typing import Any, TypeAlias, TypeVar
 import uvloop
 
 from .errors import DeadlinePassed, ProgramError
+from .promise import Waitable
 
 T = TypeVar("T")
 
 
-Park: TypeAlias = Callable[[concurrent.futures.Future[Any], float | None], None]
+Park: TypeAlias = Callable[[Waitable[Any], float | None], None]
 
 
 class LoopThread:
@@ -78,7 +79,7 @@ def shared_loop() -> LoopThread:
         return _current
 
 
-def wait(future: concurrent.futures.Future[T], timeout_seconds: float | None = None) -> T:
+def wait(future: Waitable[T], timeout_seconds: float | None = None) -> T:
     """Block until future is done; raises its error, or DeadlinePassed.
 
     Raises ProgramError on the shared loop, where blocking would stop what is waited for.
@@ -110,9 +111,7 @@ def set_parking(park: Park | None) -> None:
     _thread.park = park
 
 
-async def wait_async(
-    future: concurrent.futures.Future[T], timeout_seconds: float | None = None
-) -> T:
+async def wait_async(future: Waitable[T], timeout_seconds: float | None = None) -> T:
     """The same on the caller's event loop. Cancelling the wait does not cancel future."""
     if not future.done():
         here: asyncio.Future[None] = asyncio.get_running_loop().create_future()

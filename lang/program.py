@@ -21,9 +21,16 @@ from .sampling import FIELDS, NAMES_IN_GEN, Sampling, sampling_from
 from .state import ProgramState, running_program
 from .trace import Trace
 
+_NAMES_OF_RUN = ("backend", "stream", "timeout_seconds", "pin_prefix_seconds")
+
 
 def function(body: Callable[..., Any]) -> Program:
-    """Make a program of a function, plain or async, that takes the state first."""
+    """Make a program of a function, plain or async, that takes the state first.
+
+    Raises ProgramError for a function without arguments, or with one of a name that run takes.
+    """
+    if not callable(body):
+        raise ProgramError(f"function takes a function, not a {type(body).__name__}")
     return Program(body)
 
 
@@ -41,6 +48,12 @@ class Program:
         self._signature = inspect.signature(body)
         if not self._signature.parameters:
             raise ProgramError(f"{body.__name__} takes no argument; the first must be the state")
+        for name in self._signature.parameters:
+            if name in _NAMES_OF_RUN:
+                raise ProgramError(
+                    f"{body.__name__} has a parameter {name}, which is an argument of run itself; "
+                    "call it otherwise"
+                )
 
     @property
     def is_async(self) -> bool:

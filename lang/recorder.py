@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias, cast
 
@@ -13,6 +12,7 @@ from .choices import ChoiceScore, decide
 from .errors import ProgramError
 from .expressions import Gen, Select
 from .interpreter import Interpreter
+from .promise import Promise
 from .run import Run
 from .sampling import FIELDS, Sampling
 from .steps import AddText, Adopt, Call, CloseRole, OpenRole, Split, Step
@@ -93,7 +93,7 @@ class Recording:
         self.run.new_recorder = self._new_recorder
         self.num_outputs = 0
         # By what the branches wait for; held here, because an id is only unique while it lives.
-        self.forks: dict[int, tuple[Future[Transcript], _OpenFork]] = {}
+        self.forks: dict[int, tuple[Promise[Transcript], _OpenFork]] = {}
         self._states: list[_Recorder] = []
 
     def parts(self) -> tuple[Part, ...]:
@@ -163,7 +163,7 @@ class _Recorder(Interpreter):
         self._here.append(opened)
         self._here = opened.nodes
 
-    def _adopt(self, transcript: Future[Transcript]) -> None:
+    def _adopt(self, transcript: Promise[Transcript]) -> None:
         self.transcript = transcript.result().copy()
         self._recording.forks[id(transcript)][1].branches.append(self.nodes)
         prompt = self.transcript.prompt()

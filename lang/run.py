@@ -7,14 +7,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from .backends.protocol import Backend
 from .caller import Caller
-from .errors import DeadlinePassed, ProgramCancelled
+from .errors import DeadlinePassed, ProgramCancelled, ProgramError
 from .loop_thread import LoopThread, shared_loop
 from .prefix_gate import PrefixGate
+from .promise import Promise
 from .sampling import NOTHING_SET, Sampling
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Run:
         timeout_seconds: float | None = None,
         gate: PrefixGate | None = None,
     ) -> None:
+        _check_timeout(timeout_seconds)
         self.backend = backend
         self.defaults = defaults
         self.streams = streams
@@ -49,7 +50,7 @@ class Run:
         self._lock = threading.Lock()
         self._busy: set[Interpreter] = set()
         self._failed: list[Interpreter] = []
-        self._waiting: list[Future[None]] = []
+        self._waiting: list[Promise[None]] = []
 
     def new_caller(self) -> Caller:
         """Ids for one more state of this run; the first state is branch 0."""
@@ -88,13 +89,13 @@ class Run:
         for one in busy:
             one.cancel()
 
-    def settled(self) -> Future[None]:
+    def settled(self) -> Promise[None]:
         """Done when no state has anything left to execute; it never fails.
 
         To be asked for when the program has returned: what it was not told of by then ends the run,
         so a state that fails ends the wait.
         """
-        future: Future[None] = Future()
+        future: Promise[None] = Promise()
         with self._lock:
             if self._busy and not any(self._is_unseen(one) for one in self._failed):
                 self._waiting.append(future)
@@ -128,3 +129,13 @@ class Run:
             waiting, self._waiting = self._waiting, []
         for one in waiting:
             one.set_result(None)
+
+
+def _check_timeout(seconds: object) -> None:
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        kind = type(seconds).__name__
+        raise ProgramError(f"timeout_seconds is of type {kind}; it must be a number of seconds")
+    if not seconds > 0:
+        raise ProgramError(f"timeout_seconds is {seconds}; it must be above 0")

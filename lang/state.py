@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -14,6 +13,7 @@ from .expressions import Expression, Gen, Role, Select, Text, ToolResult, as_exp
 from .interpreter import Interpreter
 from .loop_thread import wait, wait_async
 from .outline import Outline
+from .promise import Promise
 from .run import Run
 from .steps import (
     AddText,
@@ -52,7 +52,7 @@ class ProgramState:
         self._interpreter = _new_interpreter(run)
         self._outline = Outline()
         self._variables = VariableTable(is_open=run.streams)
-        self._body: Future[None] | None = None  # of a streamed program: done when it has returned
+        self._body: Promise[None] | None = None  # of a streamed program: done when it has returned
 
     # Writing
 
@@ -74,15 +74,17 @@ class ProgramState:
 
     @contextmanager
     def var_scope(self, name: str) -> Iterator[None]:
-        """Make the text that is added inside the variable `name`."""
+        """Make the text that is added inside the variable `name`, which exists from its end on."""
         mark, variable = ScopeMark(), Variable(name)
         self._interpreter.submit(OpenScope(mark))
-        self._variables.declare(variable)
         try:
             yield
         except BaseException as error:
+            self._variables.declare(variable)
             variable.fail(error)
             raise
+        # Declared also if the state has failed: reading it then tells why.
+        self._variables.declare(variable)
         self._interpreter.submit(CloseScope(mark, variable))
 
     def set_var(self, name: str, value: Any) -> None:
@@ -98,9 +100,11 @@ class ProgramState:
         """
         from .branches import Branches
 
-        if num_branches < 1:
-            raise ProgramError(f"a fork into {num_branches} branches; there must be at least 1")
-        shared: Future[Transcript] = Future()
+        if type(num_branches) is not int or num_branches < 1:
+            raise ProgramError(
+                f"a fork into {num_branches!r} branches; it must be an integer, at least 1"
+            )
+        shared: Promise[Transcript] = Promise()
         self._interpreter.submit(Split(shared, num_branches))
         known = self._variables.snapshot()
         return Branches(self, [self._branch(shared, known) for _ in range(num_branches)], known)
@@ -130,19 +134,25 @@ class ProgramState:
 
     def get_var(self, name: str, timeout_seconds: float | None = None) -> Any:
         """Wait for a variable; raises the error that left it unset, KeyError, or DeadlinePassed."""
-        with self._telling():
+        try:
             variable = self._variables.known(name)
             if variable is None:
                 variable = wait(self._find(name), self._patience(timeout_seconds))
             return wait(variable.future, self._patience(timeout_seconds))
+        except BaseException as error:
+            self._told(error)
+            raise
 
     async def aget(self, name: str, timeout_seconds: float | None = None) -> Any:
         """The same in an async program."""
-        with self._telling():
+        try:
             variable = self._variables.known(name)
             if variable is None:
                 variable = await self._afind(name, timeout_seconds)
             return await wait_async(variable.future, self._patience(timeout_seconds))
+        except BaseException as error:
+            self._told(error)
+            raise
 
     def get_meta_info(self, name: str) -> Any:
         """Wait for a variable; return what the backend said about the call that made it.
@@ -222,22 +232,26 @@ class ProgramState:
     def text_iter(self, name: str | None = None, sample: int = 0) -> Iterator[str]:
         """The text of a variable, or all text, in pieces as they come.
 
-        With stream=True these are the tokens; else outputs come whole. sample: which of a gen's n
-        outputs is followed. Raises what stopped it.
+        With stream=True these are the tokens; else outputs come whole, as does what a var_scope
+        spans. sample: which of a gen's n outputs is followed. Raises what stopped it.
         """
         with self._telling():
             variable = None if name is None else wait(self._find(name), self._patience())
-            place = 0
+            place, is_silent = 0, True
             while True:
                 change = self._interpreter.feed.change()
                 is_last = self._is_complete(variable)
                 pieces = self._interpreter.feed.pieces_from(place)
                 place += len(pieces)
-                yield from _texts(pieces, variable, sample)
+                for text in _texts(pieces, variable, sample):
+                    is_silent = False
+                    yield text
                 if is_last:
                     break
                 wait(change, self._patience())
         self._raise_if_failed(variable)
+        if is_silent and (text := _whole(variable)):
+            yield text
 
     async def text_async_iter(
         self, name: str | None = None, sample: int = 0
@@ -245,18 +259,21 @@ class ProgramState:
         """The same for `async for`, on any event loop."""
         with self._telling():
             variable = None if name is None else await self._afind(name)
-            place = 0
+            place, is_silent = 0, True
             while True:
                 change = self._interpreter.feed.change()
                 is_last = self._is_complete(variable)
                 pieces = self._interpreter.feed.pieces_from(place)
                 place += len(pieces)
                 for text in _texts(pieces, variable, sample):
+                    is_silent = False
                     yield text
                 if is_last:
                     break
                 await wait_async(change, self._patience())
         self._raise_if_failed(variable)
+        if is_silent and (text := _whole(variable)):
+            yield text
 
     # For programs and branches
 
@@ -270,7 +287,7 @@ class ProgramState:
         """Whether something has stopped this state; asking tells nobody of it."""
         return self._interpreter.error is not None
 
-    def idle(self) -> Future[None]:
+    def idle(self) -> Promise[None]:
         """Done when no step is left; fails with what stopped the state."""
         return self._interpreter.idle()
 
@@ -286,7 +303,7 @@ class ProgramState:
 
     def begin_body(self) -> None:
         """The program runs beside its readers from now on; end_body must follow."""
-        self._body = Future()
+        self._body = Promise()
 
     def end_body(self, error: BaseException | None = None) -> None:
         """The program has returned, or raised error: no variables will be written any more."""
@@ -298,7 +315,7 @@ class ProgramState:
                 self._body.set_exception(error)
         self._interpreter.feed.wake()
 
-    def _branch(self, shared: Future[Transcript], known: dict[str, Variable]) -> ProgramState:
+    def _branch(self, shared: Promise[Transcript], known: dict[str, Variable]) -> ProgramState:
         branch = ProgramState.__new__(ProgramState)
         branch.ret_value = None
         branch._run = self._run
@@ -349,7 +366,7 @@ class ProgramState:
             if self._interpreter.error is None:
                 self._interpreter.submit(CloseRole())
 
-    def _find(self, name: str) -> Future[Variable]:
+    def _find(self, name: str) -> Promise[Variable]:
         # A name that a run did not come to, because it was stopped, tells what stopped it.
         error = self._interpreter.error or self._run.stop_error
         return self._variables.find(name, not self._is_inside(), error)
@@ -369,9 +386,13 @@ class ProgramState:
         try:
             yield
         except BaseException as error:
-            if self._is_inside() and error is self._interpreter.error:
-                self._interpreter.seen(error)
+            self._told(error)
             raise
+
+    def _told(self, error: BaseException) -> None:
+        """error is about to be raised to a reader; inside, the program has been told of it."""
+        if self._is_inside() and error is self._interpreter.error:
+            self._interpreter.seen(error)
 
     def _messages(self) -> list[dict[str, Any]]:
         return [one.wire() for one in self._interpreter.transcript.messages]
@@ -400,6 +421,12 @@ def _texts(pieces: list[Piece], variable: Variable | None, sample: int) -> Itera
     if variable is None:
         return (one.text for one in pieces if one.sample == 0)
     return (one.text for one in pieces if one.variable is variable and one.sample == sample)
+
+
+def _whole(variable: Variable | None) -> str:
+    """The text of a variable that is set and came in no pieces: of a var_scope, or by set_var."""
+    value = None if variable is None else variable.future.result()
+    return value if isinstance(value, str) else ""
 
 
 def _calls(name: str, meta: Any) -> list[ToolCall]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from .expressions import Gen, Select
+from .promise import Promise
 from .transcript import Transcript
 from .variables import Variable
 
@@ -66,7 +66,7 @@ class Call:
 class Split:
     """Give branches the transcript up to here, after committing it if there are several."""
 
-    transcript: Future[Transcript]
+    transcript: Promise[Transcript]
     num_branches: int
 
 
@@ -74,7 +74,7 @@ class Split:
 class Adopt:
     """Begin with the transcript of the state that this one is a branch of."""
 
-    transcript: Future[Transcript]
+    transcript: Promise[Transcript]
 
 
 Step = AddText | OpenRole | CloseRole | OpenScope | CloseScope | Call | Split | Adopt

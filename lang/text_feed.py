@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
 from dataclasses import dataclass
 
+from .promise import Promise
 from .variables import Variable
 
 
@@ -27,7 +27,7 @@ class TextFeed:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pieces: list[Piece] = []
-        self._waiting: list[Future[None]] = []
+        self._waiting: list[Promise[None]] = []
 
     def add(self, variable: Variable | None, text: str, sample: int = 0) -> None:
         """Go on with text."""
@@ -41,9 +41,9 @@ class TextFeed:
         with self._lock:
             return self._pieces[place:]
 
-    def change(self) -> Future[None]:
+    def change(self) -> Promise[None]:
         """Done at the next piece, or when it may be that there are no more."""
-        future: Future[None] = Future()
+        future: Promise[None] = Promise()
         with self._lock:
             self._waiting.append(future)
         return future

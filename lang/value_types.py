@@ -10,6 +10,8 @@ from typing import Any
 
 from .errors import InvalidOutput, ProgramError
 
+MAX_PROBLEMS = 4  # of one output, that its error names
+
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
@@ -22,14 +24,14 @@ class ValueType:
     stop: tuple[str, ...] = ()
 
     def value(self, text: str, variable: str | None, finish: Any) -> Any:
-        """The value of text; raises InvalidOutput, which says how the output ended."""
+        """The value of text; raises InvalidOutput, which says why and how the output ended."""
         try:
             return self.read(text)
         except ValueError as error:
             kind = finish.get("type") if isinstance(finish, Mapping) else finish
             hint = "; raise max_tokens" if kind == "length" else ""
             raise InvalidOutput(
-                f"the output for {variable!r} is no {self.name}: {text[:80]!r} "
+                f"the output for {variable!r} is no {self.name}{_reason(error)}: {text[:80]!r} "
                 f"(finish_reason {kind}){hint}"
             ) from error
 
@@ -53,6 +55,10 @@ def type_of_schema(schema: Any) -> ValueType:
     ProgramError for anything else.
     """
     if isinstance(schema, str):
+        try:
+            json.loads(schema)
+        except ValueError as error:
+            raise ProgramError(f"json_schema is text that is no JSON: {error}") from None
         return ValueType("JSON", _checked_json, json_schema=schema)
     if isinstance(schema, Mapping):
         return ValueType("JSON", _checked_json, json_schema=json.dumps(schema))
@@ -69,6 +75,24 @@ def type_of_schema(schema: Any) -> ValueType:
         f"json_schema is of type {type(schema).__name__}; it must be a dict, the JSON text of "
         "one, a pydantic model or a dataclass"
     )
+
+
+def _reason(error: ValueError) -> str:
+    """What is wrong with a JSON text, by field; of other texts the text itself shows it."""
+    if isinstance(error, json.JSONDecodeError):
+        return f" ({error})"
+    if not hasattr(error, "errors"):
+        return ""
+    problems = [_problem(one) for one in error.errors(include_url=False, include_input=False)]
+    more = len(problems) - MAX_PROBLEMS
+    shown = "; ".join(problems[:MAX_PROBLEMS]) + (f"; {more} more" if more > 0 else "")
+    return f" ({shown})"
+
+
+def _problem(found: Mapping[str, Any]) -> str:
+    """One entry of pydantic's list: the path of the field, if there is one, and what is wrong."""
+    place = ".".join(str(one) for one in found["loc"])
+    return f"{place}: {found['msg']}" if place else str(found["msg"])
 
 
 def _checked_json(text: str) -> str:

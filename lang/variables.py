@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
 from typing import Any
+
+from .promise import Promise
 
 
 class Variable:
@@ -14,7 +15,7 @@ class Variable:
 
     def __init__(self, name: str | None) -> None:
         self.name = name
-        self.future: Future[Any] = Future()
+        self.future: Promise[Any] = Promise()
         self.meta: Any = None
 
     def set(self, value: Any, meta: Any = None) -> None:
@@ -39,7 +40,7 @@ class VariableTable:
         self._variables = dict(variables or {})
         self._is_open = is_open
         self._error: BaseException | None = None
-        self._waiting: dict[str, list[Future[Variable]]] = {}
+        self._waiting: dict[str, list[Promise[Variable]]] = {}
 
     def declare(self, variable: Variable) -> None:
         """Make variable the one of its name; without a name it is not kept."""
@@ -57,12 +58,12 @@ class VariableTable:
 
     def find(
         self, name: str, may_come: bool, error: BaseException | None = None
-    ) -> Future[Variable]:
+    ) -> Promise[Variable]:
         """The variable of name; if may_come is false it must have been written by now.
 
         What is returned fails with error, the program's error or KeyError if there is no such name.
         """
-        found: Future[Variable] = Future()
+        found: Promise[Variable] = Promise()
         with self._lock:
             if name in self._variables:
                 found.set_result(self._variables[name])

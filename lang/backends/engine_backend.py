@@ -14,6 +14,7 @@ from ..caller import caller_fields
 from ..errors import BackendError
 from .native_calls import ABILITIES, Joined, NativeCalls, Reply
 from .protocol import Abilities
+from .server_address import check_limits
 
 
 class EngineBackend(NativeCalls):
@@ -23,6 +24,7 @@ class EngineBackend(NativeCalls):
     name = "the engine"
 
     def __init__(self, engine: Engine, *, timeout_seconds: float = 600.0) -> None:
+        check_limits(timeout_seconds)
         self.timeout_seconds = timeout_seconds
         super().__init__(_EngineTransport(engine))
 
@@ -58,8 +60,9 @@ class _EngineTransport:
             raise _backend_error(error) from error
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        arguments = body | caller_fields()
         try:
-            return await self._engine.async_chat(**body)
+            return await self._engine.async_chat(**arguments)
         except ServingError as error:
             raise _backend_error(error) from error
 

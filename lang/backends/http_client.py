@@ -66,13 +66,19 @@ class HttpClient:
                     data = line[len("data:") :].strip()
                     if data == "[DONE]":
                         return
-                    event = orjson.loads(data)
+                    event = self._event(path, data)
                     if "error" in event:
                         raise self._refusal(None, data.encode())
                     yield event
             except httpx.HTTPError as error:
                 raise self._broken(error) from error
         raise BackendError(f"{self._base_url} ended a stream before its end")
+
+    def _event(self, path: str, data: str) -> Any:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise BackendError(f"{self._base_url}{path} streamed what is no JSON") from None
 
     async def close(self) -> None:
         """Close all connections."""
@@ -115,7 +121,8 @@ class HttpClient:
             error = orjson.loads(content)["error"]
             message, param = str(error["message"]), error.get("param")
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            message, param = content[:200].decode("utf-8", "replace"), None
+            text = " ".join(content[:400].decode("utf-8", "replace").split())  # a page, perhaps
+            message, param = text[:200], None
         answer = "an error in its stream" if status_code is None else f"status {status_code}"
         return BackendError(
             f"{self._base_url} answered with {answer}: {message}",

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
+from ..caller import caller_fields
 from ..choices import ChoiceScore, ChoicesMethod
 from ..errors import BackendError, ProgramError, Unsupported
 from ..expressions import LogprobRequest
@@ -16,6 +17,7 @@ from ..tools import ToolOffer
 from ..transcript import Prompt
 from .openai_answers import Sample, counts_of, echoed_scores, outputs_of
 from .protocol import Abilities, Output
+from .server_address import check_api_key, check_limits, checked_base_url
 
 CLOSE_SECONDS = 5.0
 
@@ -43,6 +45,7 @@ _EXTRA = frozenset(
         "ignore_eos",
         "regex",
         "ebnf",
+        "json_whitespace",
     )
 )
 _NO_SCORES_IN_CHAT = "; the chat API scores no given text"
@@ -57,7 +60,12 @@ class OpenAIBackend:
     "completions" takes programs of plain text. extra_fields: the service also takes top_k, min_p,
     regex and other fields that OpenAI itself refuses, among them those that go on in a message of
     the assistant. echo_logprobs: its completions give the log-probabilities of the prompt with
-    echo, which select needs.
+    echo, which select needs. program_ids: say with each call which run and branch makes it, as a
+    server of this project reads it; other services may refuse such fields.
+
+    base_url and api_key None are what the openai package finds in OPENAI_BASE_URL and
+    OPENAI_API_KEY. The package wants some key, also for a server that asks for none. Raises
+    ProgramError where there is none, and without the package.
     """
 
     def __init__(
@@ -69,13 +77,19 @@ class OpenAIBackend:
         api: Literal["chat", "completions"] = "chat",
         extra_fields: bool = False,
         echo_logprobs: bool = False,
+        program_ids: bool = False,
         timeout_seconds: float = 600.0,
     ) -> None:
+        if not isinstance(model, str) or not model:
+            raise ProgramError(f"model is {model!r}; it must be a name that the service knows")
         if api not in ("chat", "completions"):
             raise ProgramError(f"api is {api!r}; it must be 'chat' or 'completions'")
         is_chat = api == "chat"
         if is_chat and echo_logprobs:
             raise ProgramError("echo_logprobs needs api='completions'; chat has no echo")
+        base_url = None if base_url is None else checked_base_url(base_url)
+        check_api_key(api_key)
+        check_limits(timeout_seconds)
         self.name = f"the OpenAI API ({api}) with model {model}"
         self.timeout_seconds = timeout_seconds
         fields = _SHARED | (_EXTRA if extra_fields else frozenset())
@@ -96,9 +110,11 @@ class OpenAIBackend:
         self._model = model
         self._is_chat = is_chat
         self._settings = {"base_url": base_url, "api_key": api_key, "timeout": timeout_seconds}
+        self._sends_ids = program_ids
         self._client: Any = None
-        atexit.register(self.close)
         self._loop: LoopThread | None = None
+        self._connected()  # a missing key or package is told here, not by the first call
+        atexit.register(self.close)
 
     async def generate(
         self, prompt: Prompt, sampling: Sampling, logprobs: LogprobRequest | None
@@ -142,7 +158,7 @@ class OpenAIBackend:
         answer = await self._create(
             "completions", prompt=texts, echo=True, logprobs=1, max_tokens=1, temperature=0
         )
-        if any(one.logprobs is None for one in answer.choices):
+        if any(one.logprobs is None or not one.logprobs.tokens for one in answer.choices):
             raise BackendError(
                 f"{self.name} gives no log-probabilities with echo; leave echo_logprobs out, and "
                 "select with it"
@@ -191,6 +207,8 @@ class OpenAIBackend:
 
         client = self._connected()
         calls = client.completions if resource == "completions" else client.chat.completions
+        if self._sends_ids:
+            fields["extra_body"] = {**fields.get("extra_body", {}), **caller_fields()}
         try:
             return await calls.create(model=self._model, **fields)
         except openai.OpenAIError as error:
@@ -198,12 +216,26 @@ class OpenAIBackend:
 
     def _connected(self) -> Any:  # an AsyncOpenAI
         if self._client is None or self._loop is not shared_loop():
-            import openai
-
             # Its own retries would send again what may have begun.
-            self._client = openai.AsyncOpenAI(**self._settings, max_retries=0)  # type: ignore[arg-type]
+            self._client = _new_client(**self._settings, max_retries=0)
             self._loop = shared_loop()
         return self._client
+
+
+def _new_client(**settings: Any) -> Any:  # an AsyncOpenAI
+    try:
+        import openai
+    except ImportError:
+        raise ProgramError("OpenAIBackend needs the openai package: pip install openai") from None
+    try:
+        return openai.AsyncOpenAI(**settings)
+    except openai.OpenAIError as error:
+        if settings["api_key"] is None and not isinstance(error, openai.APIError):
+            raise ProgramError(
+                "api_key is not given and OPENAI_API_KEY is not set; the openai package wants one, "
+                "for a server that asks for none any text: api_key='none'"
+            ) from error
+        raise ProgramError(f"the openai package makes no client: {error}") from error
 
 
 def _fields(sampling: Sampling) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..loop_thread import LoopThread, shared_loop, wait
 from .http_client import HttpClient
 from .native_calls import ABILITIES, Joined, NativeCalls, Reply
 from .protocol import Abilities
+from .server_address import check_api_key, check_limits, checked_base_url
 
 CLOSE_SECONDS = 5.0
 
@@ -21,7 +22,8 @@ class RuntimeEndpoint(NativeCalls):
     """The server at base_url. Use from any thread; close() ends its connections.
 
     timeout_seconds is the longest time for one call. More calls than max_connections at once wait
-    for each other.
+    for each other. Raises ProgramError for what is no address; no call is made before the first of
+    a program.
     """
 
     abilities: Abilities = ABILITIES
@@ -34,7 +36,9 @@ class RuntimeEndpoint(NativeCalls):
         timeout_seconds: float = 600.0,
         max_connections: int = 256,
     ) -> None:
-        self.base_url = base_url.rstrip("/")
+        self.base_url = checked_base_url(base_url)
+        check_api_key(api_key)
+        check_limits(timeout_seconds, max_connections)
         self.name = f"the server at {self.base_url}"
         self.timeout_seconds = timeout_seconds
         self._http = _HttpTransport(self.base_url, api_key, timeout_seconds, max_connections)
@@ -122,7 +126,8 @@ class _HttpTransport:
         return answer
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = await self.call("POST", "/v1/chat/completions", body)
+        path = "/v1/chat/completions"
+        answer: dict[str, Any] = await self.call("POST", path, {**body, **caller_fields()})
         return answer
 
     async def pin(self, body: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +28,16 @@ from runtime.lang.errors import BackendError, Unsupported
 from runtime.srt.errors import BadRequest
 
 RULES = "These are the rules of the house, in the order in which they were made. " * 3
+
+PET = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[A-Za-z]{1,8}$"},
+        "legs": {"type": "integer", "minimum": 0, "maximum": 100},
+    },
+    "required": ["name", "legs"],
+    "additionalProperties": False,
+}
 
 
 def add(x: int, y: int) -> int:
@@ -55,6 +67,12 @@ def capital(s: ProgramState, method: str = "token_length_normalized") -> None:
     s += "The capital of France is"
     s += select("city", [" Rome", " Paris", " a frog"], choices_method=method)
     s += ". And" + gen("more", max_tokens=4, return_logprob=True)
+
+
+@function
+def pet(s: ProgramState, whitespace: str) -> None:
+    s += user("Rex is a dog. Describe him as JSON.")
+    s += assistant(gen("pet", json_schema=PET, json_whitespace=whitespace, max_tokens=60))
 
 
 @function
@@ -110,6 +128,20 @@ def test_tools_are_called_on_every_backend_that_takes_messages(
         assert state.messages()[2]["content"] == "40"
         assert state.get_meta_info("step")["finish_reason"] == {"type": "tool_calls"}
         assert state["answer"] == states[0]["answer"]
+
+
+def test_json_has_no_whitespace_where_a_gen_asks_for_none(
+    endpoint: RuntimeEndpoint, engine: Engine, chat: OpenAIBackend
+) -> None:
+    backends: list[Any] = [endpoint, engine, chat]
+
+    states = [pet.run("compact", backend=one, temperature=0) for one in backends]
+    texts = [one.messages()[1]["content"] for one in states]
+
+    assert len(set(texts)) == 1
+    assert re.fullmatch(r'\{"name":"[^"]{1,8}","legs":\d{1,3}\}', texts[0])
+    loose = pet.run("unbounded", backend=endpoint, temperature=0).messages()[1]["content"]
+    assert json.loads(loose).keys() == json.loads(texts[0]).keys()
 
 
 def test_an_engine_answers_conversations_whole_and_names_what_it_does_not_know(

@@ -366,3 +366,32 @@ def test_a_timeout_error_of_the_function_itself_stays_what_it_is() -> None:
     with pytest.raises(TimeoutError, match="mine") as caught:
         program.run(backend=FakeBackend(), timeout_seconds=60)
     assert not isinstance(caught.value, DeadlinePassed)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), "5", True])
+def test_a_time_that_no_run_could_end_in_is_refused(seconds: Any) -> None:
+    backend = FakeBackend()
+
+    for run in (
+        lambda: function(_plain).run(backend=backend, timeout_seconds=seconds),
+        lambda: function(_plain).run_batch([()], backend=backend, timeout_seconds=seconds),
+    ):
+        with pytest.raises(ProgramError, match="timeout_seconds is"):
+            run()
+
+    assert backend.log == []
+
+
+def test_a_wait_of_no_time_at_all_is_one_look() -> None:
+    @function
+    def program(s: ProgramState) -> str:
+        s += gen("a")
+        for seconds in (0, -3):
+            with pytest.raises(DeadlinePassed):
+                s.get_var("a", timeout_seconds=seconds)
+        s.sync()
+        return str(s.get_var("a", timeout_seconds=0))
+
+    state = program.run(backend=FakeBackend(delay_seconds=0.1))
+
+    assert state.ret_value == "<out>"

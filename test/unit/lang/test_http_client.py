@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runtime import ProgramState, RuntimeEndpoint, function, gen
+from runtime import ProgramState, RuntimeEndpoint, assistant, function, gen, user
 from runtime.lang.errors import BackendError
 
 REPLY = {"text": " out", "output_ids": [], "meta_info": {"finish_reason": {"type": "stop"}}}
@@ -162,6 +162,45 @@ def _events(*payloads: str) -> Callable[[BaseHTTPRequestHandler], None]:
     return answer
 
 
+def test_a_page_in_the_place_of_an_answer_is_told_in_one_line(wire: Wire) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        page = b"<html>\n  <body>\n    Bad   gateway\n" + b" " * 500
+        handler.send_response(502)
+        handler.send_header("Content-Length", str(len(page)))
+        handler.end_headers()
+        handler.wfile.write(page)
+
+    wire.answer = answer
+
+    with RuntimeEndpoint(wire.url) as backend, pytest.raises(BackendError) as caught:
+        program.run(backend=backend)
+
+    assert str(caught.value).endswith("answered with status 502: <html> <body> Bad gateway")
+
+
+def test_calls_with_tools_say_who_makes_them_too(wire: Wire) -> None:
+    message = {"role": "assistant", "content": "no"}
+    answer = {"choices": [{"message": message, "finish_reason": "stop"}]}
+    wire.answer = lambda handler: send(handler, answer)
+
+    def look(word: str) -> str:
+        """Look a word up."""
+        return word
+
+    @function
+    def asking(s: ProgramState) -> None:
+        s += user("hi")
+        s += assistant(gen("a", tools=[look]))
+
+    with RuntimeEndpoint(wire.url) as backend:
+        asking.run(backend=backend)
+
+    ((path, _, body),) = wire.bodies
+    assert path == "/v1/chat/completions"
+    assert len(body["program_id"]) == 32
+    assert body["branch_id"] == "0"
+
+
 def test_a_stream_becomes_pieces(wire: Wire) -> None:
     texts = ["a", "ab", "abc"]
     wire.answer = _events(*(json.dumps({**REPLY, "text": one}) for one in texts), "[DONE]")
@@ -178,6 +217,7 @@ def test_a_stream_becomes_pieces(wire: Wire) -> None:
         ([], "before its end"),
         ([json.dumps(REPLY)], "before its end"),
         (['{"error": {"message": "the engine died"}}', "[DONE]"], "the engine died"),
+        (["<br>"], "no JSON"),
     ],
 )
 def test_a_stream_that_ends_badly_is_an_error(wire: Wire, payloads: list[str], words: str) -> None:

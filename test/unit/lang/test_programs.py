@@ -254,3 +254,72 @@ def test_blocking_in_an_async_program_is_refused_instead_of_hanging() -> None:
 
     with pytest.raises(ProgramError, match="await s.aget"):
         program.run(backend=FakeBackend(delay_seconds=0.05))
+
+
+def test_a_scope_becomes_a_variable_at_its_end_and_until_then_the_name_is_what_it_was() -> None:
+    @function
+    def program(s: ProgramState) -> tuple[str, str]:
+        s.set_var("part", "before")
+        with s.var_scope("part"):
+            s += "one " + gen("a")
+            inside = s["part"]
+        return inside, s["part"]
+
+    assert program.run(backend=FakeBackend()).ret_value == ("before", "one <out>")
+
+
+def test_a_scope_is_not_waited_for_by_what_stands_in_it() -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        with s.var_scope("part"):
+            s += "text"
+            s["part"]
+
+    with pytest.raises(KeyError, match="no variable 'part'"):
+        program.run(backend=FakeBackend())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_scope_spans_and_what_was_set_is_followed_whole(stream: bool) -> None:
+    @function
+    def program(s: ProgramState) -> None:
+        with s.var_scope("part"):
+            s += "one " + gen("a") + " two"
+        s.set_var("text", "given")
+        s.set_var("number", 3)
+
+    state = program.run(backend=FakeBackend(), stream=stream)
+
+    async def collected(name: str) -> list[str]:
+        return [one async for one in state.text_async_iter(name)]
+
+    assert list(state.text_iter("part")) == ["one <out> two"]
+    assert asyncio.run(collected("part")) == ["one <out> two"]
+    assert list(state.text_iter("text")) == ["given"]
+    assert list(state.text_iter("number")) == []
+
+
+def test_a_parameter_that_run_would_take_for_itself_is_told_at_once() -> None:
+    with pytest.raises(ProgramError, match="program has a parameter backend, which is an argument"):
+
+        @function
+        def program(s: ProgramState, backend: str) -> None:
+            s += backend
+
+    with pytest.raises(ProgramError, match="takes a function, not a str"):
+        function("program")  # type: ignore[arg-type]  # a mistake
+
+
+def test_a_gen_that_is_given_no_name_where_one_belongs_is_told() -> None:
+    for make in (lambda: gen(32), lambda: select(["a", "b"])):  # type: ignore[arg-type]  # mistakes
+        with pytest.raises(ProgramError, match="it is the name of the variable, a text"):
+            make()
+
+
+def test_choices_take_neither_samples_nor_a_temperature() -> None:
+    with pytest.raises(ProgramError, match="'a' has choices and n = 2"):
+        gen("a", choices=["x", "y"], n=2)
+    with pytest.raises(ProgramError, match="select takes the best"):
+        gen("a", choices=["x", "y"], temperature=0.7)
+
+    gen("a", choices=["x", "y"], n=1, temperature=0)

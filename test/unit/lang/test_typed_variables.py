@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from support.fake_language_backend import FakeBackend
 
 from runtime import ProgramState, function, gen, gen_int, gen_string
 from runtime.lang.errors import InvalidOutput, ProgramError
+from runtime.lang.value_types import type_of_schema
 
 
 class Pet(BaseModel):
@@ -24,6 +25,25 @@ class Pet(BaseModel):
 class Point:
     x: int
     y: int
+
+
+class Box(BaseModel):
+    pet: Pet
+    weight: float = Field(gt=0)
+
+
+class Numbers(BaseModel):
+    all: list[int]
+
+
+@dataclass
+class Pair:
+    x: int
+    y: int
+
+    def __post_init__(self) -> None:
+        if self.x > self.y:
+            raise ValueError("x is above y")
 
 
 def _run(expression: Any, answer: str, finish: str = "stop") -> tuple[ProgramState, FakeBackend]:
@@ -94,9 +114,43 @@ def test_a_schema_without_a_class_leaves_text(schema: Any) -> None:
     assert json.loads(backend.sampling[0].json_schema or "") == {"type": "object"}
 
 
+@pytest.mark.parametrize("schema", [Pet, {"type": "object"}, '{"type": "object"}'])
+def test_a_schema_of_the_run_constrains_what_sets_no_form(schema: Any) -> None:
+    backend = FakeBackend(lambda prompt: "{}")
+
+    @function
+    def program(s: ProgramState) -> None:
+        s += gen("v")
+
+    state = program.run(backend=backend, json_schema=schema)
+
+    assert json.loads(backend.sampling[0].json_schema or "")["type"] == "object"
+    assert state["v"] == "{}"
+
+
 def test_an_output_that_was_cut_is_told_with_the_remedy() -> None:
-    with pytest.raises(InvalidOutput, match=r"'v' is no Pet: .*\(finish_reason length\); raise"):
+    with pytest.raises(
+        InvalidOutput, match=r"'v' is no Pet \(.*EOF.*\(finish_reason length\); raise"
+    ):
         _run(gen("v", json_schema=Pet), '{"name": "Re', finish="length")
+
+
+def test_an_output_that_does_not_fit_is_told_with_the_fields_and_why() -> None:
+    with pytest.raises(InvalidOutput) as caught:
+        _run(gen("v", json_schema=Box), '{"pet": {"legs": "four"}, "weight": -1}')
+    message = str(caught.value)
+
+    assert "'v' is no Box (pet.name: Field required; pet.legs: Input should be" in message
+    assert "; weight: Input should be greater than 0): '" in message
+    with pytest.raises(InvalidOutput, match=r"no Pair \(Value error, x is above y\): '"):
+        _run(gen("v", json_schema=Pair), '{"x": 2, "y": 1}')
+    with pytest.raises(InvalidOutput, match=r"no JSON \(Expecting value: line 1 column 7"):
+        _run(gen("v", json_schema={}), '{"a": ')
+
+
+def test_of_many_wrong_fields_the_first_are_named() -> None:
+    with pytest.raises(InvalidOutput, match=r"no Numbers \(all.0: .*; all.3: [^;]*; 2 more\)"):
+        type_of_schema(Numbers).value('{"all": ["a", "b", "c", "d", "e", "f"]}', "v", "stop")
 
 
 def test_more_than_one_form_and_what_is_no_type_are_refused() -> None:
@@ -106,5 +160,7 @@ def test_more_than_one_form_and_what_is_no_type_are_refused() -> None:
         gen("v", dtype=list)
     with pytest.raises(ProgramError, match="json_schema is of type int"):
         gen("v", json_schema=3)
+    with pytest.raises(ProgramError, match="json_schema is text that is no JSON: Expecting"):
+        gen("v", json_schema="a schema")
     with pytest.raises(ProgramError, match=r"regex '\[0-' is none"):
         gen("v", regex="[0-")
