@@ -1,7 +1,8 @@
 """The programs, after those of the SGLang paper (Zheng et al., 2024, section 6), smaller.
 
-What the model writes has a fixed length, so that every contestant does the same work whatever the
-model makes of it; what a tool or a user says comes from the arguments, as in a recorded trace.
+What the model writes has a fixed length unless a grammar says its form, so that every contestant
+does the same work whatever the model makes of it; what a tool or a user says comes from the
+arguments, as in a recorded trace.
 """
 
 from __future__ import annotations
@@ -9,6 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from runtime import ProgramState, assistant, function, gen, select, system, user
+
+_FIELDS = (  # name, form, most tokens
+    ("name", r'"[\w ]{1,24}"', 8),
+    ("country", r'"[\w ]{1,24}"', 8),
+    ("latitude", r"-?[0-9]{1,2}\.[0-9]{1,2}", 8),
+    ("population", r"[0-9]{1,8}", 8),
+    ("landmarks", r'\["[\w ]{1,16}"(, "[\w ]{1,16}"){2}\]', 24),
+)
+
+
+CODE = "[A-Z]{2}-[0-9]{3}"  # nothing that a model writes by itself
 
 
 def written(name: str, num_tokens: int) -> Any:  # a Gen
@@ -43,15 +55,30 @@ def react(s: ProgramState, instructions: str, question: str, observations: list[
 
 
 @function
-def generative_agent(s: ProgramState, memories: str, events: list[str]) -> None:
-    """A character with memories: what it does, says and feels at each event, asked apart."""
-    s += memories
-    for number, event in enumerate(events):
-        branches = s.fork(3)
-        for branch, asked in zip(branches, ("do next", "say about it", "feel"), strict=True):
-            branch += f"\nEvent: {event}\nWhat does the character {asked}?"
-            branch += written(f"reply{number}", 16)
-        branches.join()
+def generative_agent(
+    s: ProgramState, persona: str, events: list[str], places: list[str], examples: list[str]
+) -> None:
+    """A character's day, replayed: five questions at each event, each a prompt of its own.
+
+    How much the event moves it, the event as a triple, as a symbol, the place to go to, and the
+    thing there. examples stand in the prompts of the triple, the place and the thing.
+    """
+    for number, (event, place) in enumerate(zip(events, places, strict=True)):
+        asked = {
+            "rate": (
+                f"A character: {persona}\nFrom 1 to 10, how moving is this? {event}\nRate:",
+                2,
+            ),
+            "triple": (f"{examples[0]}\nSentence: {event}\nTriple: (", 20),
+            "symbol": (f"Write as one or two symbols what happens: {event}\nSymbols:", 6),
+            "place": (f"{examples[1]}\n{place}\nWhere to go for this? {event}\nPlace: {{", 10),
+            "thing": (f"{examples[2]}\n{place}\nWhat is used there?\nThing: {{", 5),
+        }
+        for name, (prompt, num_tokens) in asked.items():
+            call = s.copy()
+            call += prompt
+            call += written("reply", num_tokens)
+            s.set_var(f"{name}{number}", call["reply"])
 
 
 @function
@@ -104,26 +131,47 @@ def judge_essay(s: ProgramState, instructions: str, essay: str) -> None:
 
 
 @function
+def fill_json(s: ProgramState, page: str) -> None:
+    """Facts from a long page, field by field, each held to its own regular expression."""
+    s += f"A page about a town begins.\n{page}\nThe page ends. What it says, as JSON:\n{{\n"
+    for name, regex, max_tokens in _FIELDS:
+        s += f'  "{name}": '
+        s += gen(name, max_tokens, temperature=0, regex=regex)
+        s += ",\n"
+    s += "}\n"
+
+
+@function
 def extract_json(s: ProgramState, instructions: str, document: str, schema: dict[str, Any]) -> None:
-    """A record from a text, in the form of a JSON schema."""
+    """A record from a short text in one call, in the form of a JSON schema."""
     s += system(instructions)
     s += user(document)
     s += assistant(gen("record", 160, temperature=0, json_schema=schema))
 
 
 @function
-def chat(s: ProgramState, turns: list[str], num_tokens: int) -> None:
+def chat(s: ProgramState, turns: list[str], lengths: list[int]) -> None:
     """A conversation of several turns in plain text; all of it is the prompt of each turn."""
-    for number, turn in enumerate(turns):
+    for number, (turn, num_tokens) in enumerate(zip(turns, lengths, strict=True)):
         s += f"\nUser: {turn}\nAssistant:"
         s += written(f"answer{number}", num_tokens)
 
 
 @function
-def retrieve_and_answer(
+def answer_from_passages(
+    s: ProgramState, demonstrations: str, passages: list[str], question: str
+) -> None:
+    """DSPy's example pipeline after its compilation: demonstrations, passages, an answer."""
+    s += demonstrations + _context(passages)
+    s += f"\nQuestion: {question}\nReasoning: Let's think step by step in order to"
+    s += written("answer", 48)
+
+
+@function
+def hop_and_answer(
     s: ProgramState, demonstrations: list[str], question: str, passages: list[list[str]]
 ) -> None:
-    """DSPy's multi-hop pipeline: a search query, passages, another query, an answer.
+    """Two hops: a search query, passages, another query, an answer.
 
     Each stage has a prompt of its own: its demonstrations, what was found so far, the question.
     """
@@ -132,7 +180,7 @@ def retrieve_and_answer(
         stage = s.copy()
         stage += demonstrations[0] + f"{found}\nQuestion: {question}\nSearch query:"
         stage += written("query", 12)
-        found += "".join(f"\nPassage: {one}" for one in hits)
+        found += _context(hits)
         s.set_var(f"query{hop}", stage["query"])
     stage = s.copy()
     stage += demonstrations[1] + f"{found}\nQuestion: {question}\nReasoning:"
@@ -140,6 +188,17 @@ def retrieve_and_answer(
     stage += "\nAnswer:"
     stage += written("answer", 6)
     s.set_var("answer", stage["answer"])
+
+
+@function
+def write_code(s: ProgramState) -> None:
+    """Tells whether a server holds to a regular expression."""
+    s += "The weather was fine, and"
+    s += gen("code", 16, temperature=0, regex=CODE)
+
+
+def _context(passages: list[str]) -> str:
+    return "".join(f"\nPassage: {one}" for one in passages)
 
 
 def _digit(text: str) -> int:

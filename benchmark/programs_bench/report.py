@@ -1,13 +1,16 @@
-"""The results as a table and as JSON."""
+"""The results as a table and as JSON, and back from JSON, so that runs can be put together."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .contestants import NO_TREE, TREE
 from .rounds import Result
+from .workloads import WORKLOADS
+
+Ratios = dict[str, float]
 
 
 def as_json(results: Sequence[Result]) -> dict[str, Any]:
@@ -16,16 +19,37 @@ def as_json(results: Sequence[Result]) -> dict[str, Any]:
     for one in results:
         found["programs_per_second"].setdefault(one.workload.name, {})[one.contestant] = {
             "median": one.median,
-            "least": min(one.rates),
-            "greatest": max(one.rates),
+            "least": min(one.rates.values()),
+            "greatest": max(one.rates.values()),
             "rounds": one.rates,
         }
     for other in _others(results):
         ratios = _ratios(results, other)
         if ratios:
             found["times_faster"][other] = ratios
-            found["geometric_mean"][other] = statistics.geometric_mean(ratios.values())
+            found["geometric_mean"][other] = _means(ratios)
     return found
+
+
+def put_together(reports: Iterable[Any]) -> list[Result]:
+    """Results from what as_json made of several runs, parsed; raises ValueError for anything else.
+
+    A round that is in two of them counts as it was in the later one.
+    """
+    found: dict[tuple[str, str], Result] = {}
+    for report in reports:
+        if not isinstance(report, dict) or "programs_per_second" not in report:
+            raise ValueError("what --json printed is expected, with programs_per_second")
+        if report.get("quick"):
+            raise ValueError("a run with --quick has no figures")
+        for name, contestants in report["programs_per_second"].items():
+            if name not in WORKLOADS:
+                raise ValueError(f"there is no program {name!r}; there are {', '.join(WORKLOADS)}")
+            for contestant, rates in contestants.items():
+                result = found.setdefault((name, contestant), Result(WORKLOADS[name], contestant))
+                result.rates.update({int(number): rate for number, rate in rates["rounds"].items()})
+    order = {name: place for place, name in enumerate(WORKLOADS)}
+    return sorted(found.values(), key=lambda one: order[one.workload.name])
 
 
 def as_table(results: Sequence[Result]) -> str:
@@ -42,12 +66,14 @@ def as_table(results: Sequence[Result]) -> str:
             ratio = _ratios(results, other).get(name)
             row += [_cell(mine.get(other)), "-" if ratio is None else f"{ratio:.2f}"]
         rows.append(row)
-    means = ["geometric mean", ""]
-    for other in others:
-        ratios = _ratios(results, other)
-        mean = f"{statistics.geometric_mean(ratios.values()):.2f}" if ratios else "-"
-        means += ["", f"{mean} of {len(ratios)}"]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [*rows, means])
+    means = {other: _means(_ratios(results, other)) for other in others}
+    for kind, label in _MEANS.items():
+        row = [f"geometric mean {label}", ""]
+        for other in others:
+            mean = means[other].get(kind)
+            row += ["", f"{mean['value']:.2f} of {mean['programs']}" if mean else "-"]
+        rows.append(row)
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def progress_line(result: Result) -> str:
@@ -55,24 +81,41 @@ def progress_line(result: Result) -> str:
     return f"{result.workload.name}, {result.contestant}: {_cell(result)} programs/s"
 
 
+_MEANS = {"paper": "over the paper's set", "all": "over all"}
+
+
+def _means(ratios: Ratios) -> dict[str, dict[str, float]]:
+    of_paper = {name: one for name, one in ratios.items() if WORKLOADS[name].is_of_paper}
+    return {
+        kind: {"value": statistics.geometric_mean(some.values()), "programs": len(some)}
+        for kind, some in (("paper", of_paper), ("all", ratios))
+        if some
+    }
+
+
 def _others(results: Sequence[Result]) -> list[str]:
     names = dict.fromkeys(one.contestant for one in results if one.contestant != TREE)
     return sorted(names, key=lambda name: name != NO_TREE)
 
 
-def _ratios(results: Sequence[Result], other: str) -> dict[str, float]:
-    """By workload: the median over the rounds of how many times faster the tree was."""
+def _ratios(results: Sequence[Result], other: str) -> Ratios:
+    """By workload: the median over the rounds of both of how many times faster the tree was."""
     rates = {(one.workload.name, one.contestant): one.rates for one in results}
-    return {
-        name: statistics.median(
-            a / b for a, b in zip(rates[name, TREE], rates[name, other], strict=True)
-        )
-        for name in dict.fromkeys(one.workload.name for one in results)
-        if (name, other) in rates and (name, TREE) in rates
-    }
+    found = {}
+    for name in dict.fromkeys(one.workload.name for one in results):
+        tree, its = rates.get((name, TREE), {}), rates.get((name, other), {})
+        both = [tree[number] / rate for number, rate in its.items() if number in tree]
+        if both:
+            found[name] = statistics.median(both)
+    return found
 
 
 def _cell(result: Result | None) -> str:
     if result is None:
         return "-"
-    return f"{result.median:.2f} [{min(result.rates):.2f}-{max(result.rates):.2f}]"
+    rates = result.rates.values()
+    return f"{_figure(result.median)} [{_figure(min(rates))}-{_figure(max(rates))}]"
+
+
+def _figure(rate: float) -> str:
+    return f"{rate:.2f}" if rate >= 1 else f"{rate:.3f}"

@@ -31,7 +31,8 @@ Arguments = list[dict[str, Any]]
 class Workload:
     """A program, how many runs of it start at once, and how their arguments are made.
 
-    needs: what a backend must be able to do beyond going on from text: "select", "messages".
+    needs: what a backend must be able to do beyond going on from text: "select", "messages",
+    "regex". is_of_paper: one of the paper's set; others stand beside it.
     """
 
     name: str
@@ -40,6 +41,12 @@ class Workload:
     num_programs: int
     arguments: Callable[[Random, int], Arguments]
     needs: str | None = None
+    is_of_paper: bool = True
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether a server compiles a grammar when it first meets this."""
+        return self.needs in ("regex", "messages")
 
 
 def _few_shot(rng: Random, count: int) -> Arguments:
@@ -84,11 +91,22 @@ def _react(rng: Random, count: int) -> Arguments:
 
 
 def _generative_agents(rng: Random, count: int) -> Arguments:
+    examples = [
+        "Turn a sentence into subject, verb and object. Examples:\n"
+        + "".join(
+            f"Sentence: {texts.person(rng)} is in {texts.place(rng)}.\n"
+            f"Triple: ({texts.person(rng)}, is, {texts.place(rng)})\n"
+            for _ in range(5)
+        ),
+        "Choose where to go from the places that are named. Examples:\n" + texts.passage(rng, 14),
+        "Choose what to use from the things that are named. Examples:\n" + texts.passage(rng, 7),
+    ]
     return [
         {
-            "memories": f"{texts.person(rng)} lives in {texts.place(rng)} and remembers this: "
-            + texts.passage(rng, 20),
+            "persona": f"{texts.person(rng)} lives in {texts.place(rng)}. {texts.passage(rng, 7)}",
             "events": [texts.sentence(rng) for _ in range(2)],
+            "places": [texts.passage(rng, 3) for _ in range(2)],
+            "examples": examples,
         }
         for _ in range(count)
     ]
@@ -123,6 +141,10 @@ def _judge(rng: Random, count: int) -> Arguments:
     return [{"instructions": instructions, "essay": texts.passage(rng, 20)} for _ in range(count)]
 
 
+def _fill_json(rng: Random, count: int) -> Arguments:
+    return [{"page": texts.passage(rng, 36)} for _ in range(count)]
+
+
 def _extract_json(rng: Random, count: int) -> Arguments:
     instructions = (
         "Extract what the text says as JSON. Example:\nText: "
@@ -136,12 +158,12 @@ def _extract_json(rng: Random, count: int) -> Arguments:
     ]
 
 
-def _chat(num_tokens: int) -> Callable[[Random, int], Arguments]:
+def _chat(shortest: int, longest: int) -> Callable[[Random, int], Arguments]:
     def arguments(rng: Random, count: int) -> Arguments:
         return [
             {
-                "turns": [texts.passage(rng, rng.randrange(9, 18)) for _ in range(4)],
-                "num_tokens": num_tokens,
+                "turns": [texts.passage(rng, rng.randint(9, 18)) for _ in range(4)],
+                "lengths": [rng.randint(shortest, longest) for _ in range(4)],
             }
             for _ in range(count)
         ]
@@ -149,7 +171,29 @@ def _chat(num_tokens: int) -> Callable[[Random, int], Arguments]:
     return arguments
 
 
-def _retrieve_and_answer(rng: Random, count: int) -> Arguments:
+def _answer_from_passages(rng: Random, count: int) -> Arguments:
+    demonstrations = "Answer questions with short factual answers.\n"
+    demonstrations += "".join(
+        f"\nQuestion: {texts.question(rng)}\nAnswer: {texts.person(rng)}\n" for _ in range(12)
+    )
+    demonstrations += "\nNow from passages, with your reasoning.\n"
+    demonstrations += "".join(
+        "".join(f"\nPassage: {texts.passage(rng, 3)}" for _ in range(3))
+        + f"\nQuestion: {texts.question(rng)}\nReasoning: Let's think step by step in order to "
+        f"produce the answer. {texts.sentence(rng)}\nAnswer: {texts.person(rng)}\n"
+        for _ in range(4)
+    )
+    return [
+        {
+            "demonstrations": demonstrations,
+            "passages": [texts.passage(rng, 3) for _ in range(3)],
+            "question": texts.question(rng),
+        }
+        for _ in range(count)
+    ]
+
+
+def _hop_and_answer(rng: Random, count: int) -> Arguments:
     demonstrations = [
         "Write a query that finds what is still missing.\n"
         + "".join(
@@ -201,7 +245,7 @@ WORKLOADS = {
         ),
         Workload(
             "generative-agents",
-            "memories of 600 tokens for each, 2 events with 3 replies of 16 tokens",
+            "2 events with 5 questions (prompts of 60 to 520 tokens, answers of 2 to 20)",
             programs.generative_agent,
             8,
             _generative_agents,
@@ -229,32 +273,49 @@ WORKLOADS = {
         ),
         Workload(
             "json",
-            "instructions of 230 tokens, document of 110, a record to a JSON schema",
+            "a page of 1,000 tokens, 5 fields of a record, each to a regex, of 8 to 24 tokens",
+            programs.fill_json,
+            12,
+            _fill_json,
+            "regex",
+        ),
+        Workload(
+            "chat-short",
+            "4 turns of 256 to 512 tokens, answers of 4 to 8",
+            programs.chat,
+            8,
+            _chat(4, 8),
+        ),
+        Workload(
+            "chat-long",
+            "4 turns of 256 to 512 tokens, answers of 256 to 512",
+            programs.chat,
+            4,
+            _chat(256, 512),
+        ),
+        Workload(
+            "rag",
+            "12 short and 4 full examples (2,000 tokens), 3 passages of 85, answer of 48",
+            programs.answer_from_passages,
+            12,
+            _answer_from_passages,
+        ),
+        Workload(
+            "rag-hops",
+            "2 hops: examples (400 tokens), query, 3 passages of 55; examples (550), answer of 38",
+            programs.hop_and_answer,
+            12,
+            _hop_and_answer,
+            is_of_paper=False,
+        ),
+        Workload(
+            "json-schema",
+            "instructions of 230 tokens, a text of 110, a record to a JSON schema in one call",
             programs.extract_json,
             16,
             _extract_json,
             "messages",
-        ),
-        Workload(
-            "chat-short",
-            "4 turns of 250 to 500 tokens, answers of 6",
-            programs.chat,
-            8,
-            _chat(6),
-        ),
-        Workload(
-            "chat-long",
-            "4 turns of 250 to 500 tokens, answers of 128",
-            programs.chat,
-            4,
-            _chat(128),
-        ),
-        Workload(
-            "rag",
-            "2 hops: examples (400 tokens), query, 3 passages of 55; examples (550), answer of 38",
-            programs.retrieve_and_answer,
-            12,
-            _retrieve_and_answer,
+            is_of_paper=False,
         ),
     )
 }

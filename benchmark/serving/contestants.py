@@ -13,7 +13,11 @@ OURS = "ours"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What all contestants share. pool_tokens is the size of our KV pool."""
+    """What all contestants share.
+
+    pool_tokens is the size of our KV pool; slot_tokens is the longest context of one request on a
+    peer that gives each of its slots an equal part.
+    """
 
     model_folder: Path
     gguf_file: Path | None
@@ -21,6 +25,7 @@ class Setup:
     threads: int
     pool_tokens: int
     server_flags: tuple[str, ...] = ()
+    slot_tokens: int = 2_560
 
     @property
     def bf16_bytes(self) -> int:

@@ -13,6 +13,7 @@ from ..http_peer import HttpPeer, wait_until_healthy
 from .gguf_size import tensor_bytes
 
 _START_SECONDS = 60.0
+_NUM_SLOTS = 32
 
 
 def contestants(setup: Setup) -> list[Contestant]:
@@ -39,7 +40,8 @@ def contestants(setup: Setup) -> list[Contestant]:
 def _start(setup: Setup, binary: Path, file: Path) -> Peer:
     port, threads = free_port(), str(setup.threads)
     command = [str(binary), "-m", str(file), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["-t", threads, "-tb", threads, "-np", "32", "-c", "81920"]
+    command += ["-t", threads, "-tb", threads]
+    command += ["-np", str(_NUM_SLOTS), "-c", str(_NUM_SLOTS * setup.slot_tokens)]
     command += ["-b", "2048", "-ub", "512", "-cb", "--jinja"]
     child = Child(command)
     base_url = f"http://127.0.0.1:{port}"
