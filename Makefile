@@ -6,13 +6,14 @@ export PYTHONSAFEPATH = 1
 
 # Threads that wait for work sleep instead of spinning: tests run several servers on a few cores,
 # and spinning threads of one would take the cores from the threads that another waits for.
-test check: export OMP_WAIT_POLICY = PASSIVE
+test test-e2e test-rest check: export OMP_WAIT_POLICY = PASSIVE
 
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 DATA := $(wildcard ../shared/data)
 STAMP = $(VENV)/.ready-$(shell cat pyproject.toml requirements.lock Makefile | cksum | tr ' ' -)
+PYTEST = $(if $(DATA),RUNTIME_TEST_DATA="$(abspath $(DATA))") $(BIN)/python -m pytest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock
 MAX_LINES := 500
 SOURCES = $(wildcard srt lang kernels grammars runtime benchmark examples test)
@@ -22,7 +23,7 @@ BENCHMARKS = $(filter-out %/__init__.py %/conformance.py %/constrained.py %/gpu_
 FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python; do \
     "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done
 
-.PHONY: help setup install serve test test-grammars test-kernels gpu-check check lint kernels-asan bench bench-micro bench-serving bench-peers soak clean
+.PHONY: help setup install serve test test-e2e test-rest test-grammars test-kernels gpu-check check lint kernels-asan bench bench-micro bench-serving bench-peers soak clean
 
 help:
 	@echo 'make serve   serve the bundled model on http://127.0.0.1:30000   (ARGS="--port 8000 ...")'
@@ -64,12 +65,26 @@ install:
 serve: setup
 	@exec $(BIN)/python -m runtime.launch_server $(ARGS)
 
+# Two halves side by side: end-to-end tests often wait for a server, most others use one core. Each is
+# reported when it ends. The engine is compiled before, not by both. With ARGS it is one process.
 test: setup
-	@$(if $(DATA),RUNTIME_TEST_DATA="$(abspath $(DATA))") $(BIN)/python -m pytest $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/python -m runtime.kernels.cpu.build > /dev/null
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target test-e2e test-rest
+else
+	@$(PYTEST) $(ARGS)
+endif
+
+test-e2e: setup
+	@$(PYTEST) test/e2e
+
+test-rest: setup
+	@$(PYTEST) test/unit test/property
 
 # Every GPU kernel compiled for sm_80, sm_90 and sm_100, without a GPU; ARGS=--write renews the table.
+# TRITON=FOLDER takes another release: pip install --no-deps --target FOLDER triton==3.6.0
 test-kernels: setup
-	@PYTHONPATH=test:test/kernels_compiled $(BIN)/python test/kernels_compiled/compile_kernels.py $(ARGS)
+	@PYTHONPATH=$(if $(TRITON),$(TRITON):)test:test/kernels_compiled $(BIN)/python test/kernels_compiled/compile_kernels.py $(ARGS)
 
 # No setup: it runs with what PYTHON (by default python3, or .venv if there is one) has installed.
 gpu-check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ BAD_VALUES = [
     ({"port": "http"}, "--port is 'http'; it must be of type int"),
     ({"port": True}, "--port is True; it must be of type int"),
     ({"mem_fraction_static": 1.5}, "--mem-fraction-static is 1.5; it must be between 0 and 1"),
+    ({"mem_fraction_static": math.inf}, "--mem-fraction-static is inf; it must be between 0 and 1"),
     ({"max_total_tokens": 0}, "--max-total-tokens is 0; it must be at least 1"),
     ({"page_size": 0}, "--page-size is 0; it must be at least 1"),
     ({"max_running_requests": -1}, "--max-running-requests is -1; it must be at least 1"),
@@ -47,6 +49,7 @@ BAD_VALUES = [
     ({"host": "a\0b"}, "--host is 'a\\x00b'; it must be valid UTF-8 without NUL"),
     ({"stream_interval": 0}, "--stream-interval is 0; it must be at least 1"),
     ({"drain_timeout_seconds": -1.0}, "--drain-timeout-seconds is -1.0; it must be at least 0"),
+    ({"drain_timeout_seconds": math.nan}, "--drain-timeout-seconds is nan; it must be from 0 to"),
     ({"chunked_prefill_size": 0}, "--chunked-prefill-size is 0"),
     ({"chunked_prefill_size": 100, "page_size": 16}, "multiple of --page-size 16"),
     ({"schedule_conservativeness": 0.0}, "--schedule-conservativeness is 0.0; it must be above 0"),

@@ -134,6 +134,7 @@ def test_an_override_of_the_scaling_keeps_the_base(tmp_path: Path) -> None:
         ({"architectures": "absent"}, "architectures: it must be a list"),
         ({"hidden_size": "absent"}, "hidden_size: it is missing"),
         ({"hidden_size": "64"}, "hidden_size: it is '64'"),
+        ({"hidden_size": -64}, "hidden_size: it is -64; it must be from 1 to"),
         ({"vocab_size": 0}, "vocab_size: it is 0"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers: it is 1000000000; it must be from 1"),
         ({"num_hidden_layers": -1}, "num_hidden_layers: it is -1; it must be from 1 to"),
