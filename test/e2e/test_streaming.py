@@ -231,7 +231,9 @@ def test_an_echo_is_streamed_first(api_f32: ApiClient) -> None:
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])
 def test_a_mistake_gets_its_status_before_a_stream_begins(api: ApiClient, path: str) -> None:
     prompt = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "text": "x"}
-    wrong = {"temperature": -1, "sampling_params": {"temperature": -1}}
+    wrong: dict[str, Any] = {"temperature": -1}
+    if path == "/generate":
+        wrong = {"sampling_params": wrong}
 
     response = api.post(path, {**prompt, **wrong, "stream": True})
 
