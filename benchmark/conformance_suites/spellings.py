@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 from typing import Any
 
 _LAYOUTS: tuple[dict[str, Any], ...] = (
@@ -45,6 +45,22 @@ def _variants(value: Any, schema: Any) -> Iterator[Any]:
     if isinstance(value, dict) and 2 <= len(value) <= 4:
         for names in islice(permutations(value), _MAX_ORDERS):
             yield {name: value[name] for name in names}
+    yield from islice(_orders(value), _MAX_ORDERS)
+
+
+def _orders(value: Any) -> Iterator[Any]:
+    """The value with the keys of small objects in every order, at all depths."""
+    if isinstance(value, list):
+        for items in product(*(tuple(islice(_orders(one), _MAX_ORDERS)) for one in value)):
+            yield list(items)
+    elif isinstance(value, dict):
+        orders = permutations(value) if len(value) <= 4 else [tuple(value)]
+        inner = {name: tuple(islice(_orders(one), _MAX_ORDERS)) for name, one in value.items()}
+        for names in orders:
+            for values in product(*(inner[name] for name in names)):
+                yield dict(zip(names, values, strict=True))
+    else:
+        yield value
 
 
 def _whole(value: Any) -> Any:

@@ -57,8 +57,13 @@ def check_instance(
     grammar: Grammar, schema: Any, instance: Any, validator: Draft202012Validator
 ) -> None:
     is_taken = any(is_text_of(grammar, text) for text in texts(instance, schema))
+    try:
+        is_valid = validator.is_valid(instance)
+    except RecursionError:  # a $ref that leads to itself, in a part that no valid text has
+        assert not is_taken, (schema, instance)
+        return
     if is_taken or not has_narrow_counts(schema):
-        assert is_taken == validator.is_valid(instance), (schema, instance)
+        assert is_taken == is_valid, (schema, instance)
 
 
 def has_narrow_counts(schema: Any) -> bool:
