@@ -24,23 +24,8 @@ class Outbox:
         """A streaming request has one more token and goes on."""
         num_sent, num_output = request.num_sent, len(request.output_ids)
         interval = request.params.stream_interval or self._stream_interval
-        if num_output - num_sent < interval and num_sent:
-            return
-        message = request.message
-        if num_sent == 0 or message.logprobs is not None:
+        if num_output - num_sent >= interval or num_sent == 0:
             self._send(request, None, now)
-            return
-        request.num_sent = num_output  # nearly all deltas of nearly all steps
-        progress = Progress(
-            rid=request.rid,
-            token_ids=request.output_ids[num_sent:],
-            prompt_tokens=len(message.input_ids),
-            completion_tokens=num_output,
-            cached_tokens=request.cached_tokens or 0,
-            num_retractions=request.num_retractions,
-            sent_seconds=now,
-        )
-        self._deltas.append(TokenDelta(progress))
 
     def finish(self, request: Request, reason: FinishReason, now: float) -> None:
         """request has ended; whatever is unsent goes out with the reason."""
@@ -55,20 +40,25 @@ class Outbox:
     def _send(self, request: Request, reason: FinishReason | None, now: float) -> None:
         num_sent, num_output = request.num_sent, len(request.output_ids)
         request.num_sent = num_output
-        wants_logprobs = request.message.logprobs is not None
-        progress = Progress(
+        message = request.message
+        wants_logprobs = message.logprobs is not None
+        progress = Progress(  # there is one for each row of each step: what is rare comes below
             rid=request.rid,
             token_ids=request.output_ids[num_sent:],
-            prompt_tokens=len(request.message.input_ids),
+            prompt_tokens=len(message.input_ids),
             completion_tokens=num_output,
             cached_tokens=request.cached_tokens or 0,
             finish=reason,
-            output_logprobs=request.output_logprobs[num_sent:] if wants_logprobs else None,
             num_retractions=request.num_retractions,
             sent_seconds=now,
-            pin=request.pin,
-            choice_logprobs=None if request.race is None else request.race.results(),
         )
+        if wants_logprobs or reason is not None:
+            progress = msgspec.structs.replace(
+                progress,
+                output_logprobs=request.output_logprobs[num_sent:] if wants_logprobs else None,
+                pin=request.pin,
+                choice_logprobs=None if request.race is None else request.race.results(),
+            )
         options = None
         if not request.options_sent:
             request.options_sent = True

@@ -242,10 +242,7 @@ class Scheduler:
                 self._counters.jump_forward_tokens += request.num_forced
                 request.num_forced = 0
         for request in step.sampled_requests:
-            if request.num_tokens < len(request.tokens):  # reserve() with its call left out
-                request.num_tokens += 1
-            else:
-                request.reserve()
+            request.reserve()
         for request, scored in zip(step.scored_requests, step.prompt_logprob_rows, strict=False):
             request.num_scored += len(scored.target_ids)
         return StepInFlight(step, leases, self._runner.submit(step))
@@ -338,23 +335,18 @@ class Scheduler:
         """Append an output token; return whether request goes on after it."""
         request.append(token_id)
         self._counters.generated_tokens += 1
-        ends_by_id_only = request.stop_checker is None and request.grammar is None
-        if ends_by_id_only and token_id not in request.stop_ids:  # nearly every token
-            if len(request.output_ids) < request.max_new_tokens:
-                return True
-        reason = self._finish_after(request, token_id)
+        reason: FinishReason | None
+        if request.grammar is not None and token_id in self._config.eos_token_ids:
+            reason = FinishReason(type="stop", matched=token_id)  # a grammar ends only where it may
+        else:
+            try:
+                reason = finish_after(request)
+            except ServingError as error:  # a stop_regex that takes too long ends its own alone
+                reason = _failure(error.message, error.status_code, error.error_type)
         if reason is None:
             return True
         self._end(request, reason)
         return False
-
-    def _finish_after(self, request: Request, token_id: int) -> FinishReason | None:
-        if request.grammar is not None and token_id in self._config.eos_token_ids:
-            return FinishReason(type="stop", matched=token_id)  # a grammar ends only where it may
-        try:
-            return finish_after(request)
-        except ServingError as error:  # a stop_regex that takes too long ends its own request only
-            return _failure(error.message, error.status_code, error.error_type)
 
     # The end of a request
 
