@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from runtime.grammars.spec import GrammarSpec
@@ -26,7 +27,16 @@ MAX_QUEUED_CHECKS = 1024
 MAX_CACHE_BYTES = 16 * 2**20  # texts of checked grammars
 _MOST_SECONDS_PER_CPU_SECOND = 10.0
 _START_SECONDS = 60.0  # from starting a worker to its first sign of life; xgrammar brings torch
+_KILLED = "the grammar worker was killed at this grammar, and so was the next; try again"
 _TOO_MUCH_MEMORY = "checking the grammar takes more memory than it may; simplify it"
+
+
+class WorkerEnd(Enum):
+    """How a worker ended."""
+
+    OUT_OF_TIME = "out of time"
+    KILLED = "killed"  # from outside: by a person, the kernel, or the end of its parent
+    FAILED = "failed"
 
 
 class Worker(Protocol):
@@ -105,8 +115,8 @@ class GrammarService:
         if self._current is not None:
             self._set_timer(self._timeout_seconds)
 
-    def worker_ended(self, worker: Worker, took_too_long: bool) -> None:
-        """worker has ended; if nobody killed it, the grammar it was at was too much for it."""
+    def worker_ended(self, worker: Worker, end: WorkerEnd) -> None:
+        """worker has ended; unless it was killed, the grammar it was at was too much for it."""
         worker.kill()  # only its channel is left of it
         if worker is not self._worker:
             return
@@ -114,16 +124,23 @@ class GrammarService:
         check = self._current
         if check is None:
             return
-        if not took_too_long and not check.is_second_try:
+        if end is not WorkerEnd.OUT_OF_TIME and not check.is_second_try:
             # Whatever ended it may have had nothing to do with this grammar.
             check.is_second_try = True
             self._current = None
             self._queue.appendleft(check)
             self._go_on()
             return
-        text = self._too_long if took_too_long else _TOO_MUCH_MEMORY
-        logger.warning("the grammar worker ended: %s", text)
-        self._settle(check, text)
+        result: str | Overloaded
+        match end:
+            case WorkerEnd.OUT_OF_TIME:
+                result = self._too_long
+            case WorkerEnd.KILLED:
+                result = Overloaded(_KILLED)
+            case WorkerEnd.FAILED:
+                result = _TOO_MUCH_MEMORY
+        logger.warning("the grammar worker ended: %s", result)
+        self._settle(check, result)
 
     def close(self, reason: str) -> None:
         """End the worker, and all checks with EngineDied(reason); take no more."""

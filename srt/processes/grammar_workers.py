@@ -16,7 +16,7 @@ from collections.abc import Callable
 from ..messages import CheckGrammar
 from .channels import Outbox, worker_inbox
 from .child import Child
-from .grammar_service import Worker
+from .grammar_service import Worker, WorkerEnd
 
 logger = logging.getLogger(__name__)
 
@@ -25,15 +25,14 @@ class GrammarWorkers:
     """Hands out workers. Lives on the event loop that makes it.
 
     start begins a process that listens under names made of the one it is given; open_channel leads
-    to such a name. on_end is told, on the loop, of a worker that was handed out and has ended, and
-    whether it took too long.
+    to such a name. on_end is told, on the loop, of a worker that was handed out and has ended.
     """
 
     def __init__(
         self,
         start: Callable[[str], Child],
         open_channel: Callable[[str], Outbox],
-        on_end: Callable[[Worker, bool], None],
+        on_end: Callable[[Worker, WorkerEnd], None],
     ) -> None:
         self._start = start
         self._open_channel = open_channel
@@ -80,12 +79,22 @@ class GrammarWorkers:
 
     def _worker_ended(self, forker: _Forker, exit_code: int) -> None:
         if (worker := forker.ended()) is not None:
-            self._on_end(worker, exit_code == -signal.SIGPROF)
+            self._on_end(worker, _end_of(exit_code))
 
     def _forker_ended(self, forker: _Forker, exit_code: int) -> None:
         logger.debug("%s ended with exit code %d", forker.name, exit_code)
         if (worker := forker.drop()) is not None:  # it ended with the process that forked it
-            self._on_end(worker, False)
+            self._on_end(worker, WorkerEnd.KILLED)
+
+
+def _end_of(exit_code: int) -> WorkerEnd:
+    match -exit_code:
+        case signal.SIGPROF:
+            return WorkerEnd.OUT_OF_TIME
+        case signal.SIGKILL | signal.SIGTERM | signal.SIGINT | signal.SIGHUP:
+            return WorkerEnd.KILLED
+        case _:
+            return WorkerEnd.FAILED
 
 
 class _Forker:

@@ -33,7 +33,7 @@ from .channels import DETOKENIZER, HOST, SCHEDULER, Inbox, IpcDirectory, Outbox,
 from .child import Child, ChildSpec, Role
 from .engine_client import EngineClient
 from .generation_spec import GenerationSpec
-from .grammar_service import GrammarService, Worker
+from .grammar_service import GrammarService, Worker, WorkerEnd
 from .grammar_workers import GrammarWorkers
 from .resolve_process import ResolvedFolders, folders_at_hand
 
@@ -204,9 +204,9 @@ class EngineProcesses:
         child.tell(msgspec.structs.replace(self._spec(folders), inbox=name))
         return child
 
-    def _grammar_worker_ended(self, worker: Worker, took_too_long: bool) -> None:
+    def _grammar_worker_ended(self, worker: Worker, end: WorkerEnd) -> None:
         if self._client is not None and self._client.grammars is not None:
-            self._client.grammars.worker_ended(worker, took_too_long)
+            self._client.grammars.worker_ended(worker, end)
 
     async def _resolve(self) -> ResolvedFolders:
         folders = folders_at_hand(self._args)

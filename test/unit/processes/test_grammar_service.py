@@ -12,7 +12,7 @@ from runtime.grammars.spec import GrammarKind, GrammarSpec, JsonWhitespace
 from runtime.srt.errors import EngineDied, GrammarInvalid, Overloaded
 from runtime.srt.messages import CheckGrammar, GrammarChecked
 from runtime.srt.processes import grammar_service
-from runtime.srt.processes.grammar_service import GrammarService
+from runtime.srt.processes.grammar_service import GrammarService, WorkerEnd
 
 
 class PlayedWorker:
@@ -136,9 +136,9 @@ def test_worker_that_dies_fails_the_grammar_it_was_at_and_the_next_has_a_new_one
         stage = Stage()
         first, second = stage.ask("too big"), stage.ask("fine")
         await asyncio.sleep(0)
-        stage.service.worker_ended(stage.workers[0], took_too_long=False)
+        stage.service.worker_ended(stage.workers[0], WorkerEnd.FAILED)
         assert [one.spec.text for one in stage.workers[1].sent] == ["too big"]
-        stage.service.worker_ended(stage.workers[1], took_too_long=False)
+        stage.service.worker_ended(stage.workers[1], WorkerEnd.FAILED)
         with pytest.raises(GrammarInvalid, match="memory"):
             await first
         stage.answer()
@@ -148,14 +148,36 @@ def test_worker_that_dies_fails_the_grammar_it_was_at_and_the_next_has_a_new_one
     run(play)
 
 
-def test_worker_that_is_killed_for_another_reason_costs_no_request_anything() -> None:
+@pytest.mark.parametrize("end", [WorkerEnd.FAILED, WorkerEnd.KILLED])
+def test_worker_that_ends_for_another_reason_costs_no_request_anything(end: WorkerEnd) -> None:
     async def play() -> None:
         stage = Stage()
         task = stage.ask("fine")
         await asyncio.sleep(0)
-        stage.service.worker_ended(stage.workers[0], took_too_long=False)
+        stage.service.worker_ended(stage.workers[0], end)
         stage.answer()
         await task
+
+    run(play)
+
+
+@pytest.mark.parametrize("first_end", [WorkerEnd.FAILED, WorkerEnd.KILLED])
+def test_workers_that_are_killed_again_and_again_are_not_the_grammars_fault(
+    first_end: WorkerEnd,
+) -> None:
+    async def play() -> None:
+        stage = Stage()
+        task = stage.ask("fine")
+        await asyncio.sleep(0)
+        stage.service.worker_ended(stage.workers[0], first_end)
+        stage.service.worker_ended(stage.workers[1], WorkerEnd.KILLED)
+        with pytest.raises(Overloaded, match="killed"):
+            await task
+
+        again = stage.ask("fine")
+        await asyncio.sleep(0)
+        stage.answer()
+        await again
 
     run(play)
 
@@ -165,7 +187,7 @@ def test_worker_that_took_too_long_is_not_tried_again() -> None:
         stage = Stage()
         task = stage.ask("bomb")
         await asyncio.sleep(0)
-        stage.service.worker_ended(stage.workers[0], took_too_long=True)
+        stage.service.worker_ended(stage.workers[0], WorkerEnd.OUT_OF_TIME)
         with pytest.raises(GrammarInvalid, match="longer than"):
             await task
 

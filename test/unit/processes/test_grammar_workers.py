@@ -9,10 +9,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+import pytest
+
 from runtime.srt.messages import CheckGrammar
 from runtime.srt.processes.channels import Outbox
 from runtime.srt.processes.child import Child
-from runtime.srt.processes.grammar_service import Worker
+from runtime.srt.processes.grammar_service import Worker, WorkerEnd
 from runtime.srt.processes.grammar_workers import GrammarWorkers
 
 
@@ -67,7 +69,7 @@ class Stage:
     def __init__(self) -> None:
         self.children: list[PlayedChild] = []
         self.channels: list[PlayedChannel] = []
-        self.ends: asyncio.Queue[tuple[Worker, bool]] = asyncio.Queue()
+        self.ends: asyncio.Queue[tuple[Worker, WorkerEnd]] = asyncio.Queue()
         self.workers = GrammarWorkers(
             self._start, self._open, lambda *end: self.ends.put_nowait(end)
         )
@@ -91,7 +93,7 @@ class Stage:
             if thread.name.startswith("watch-grammars"):
                 thread.join(5)
 
-    async def end(self) -> tuple[Worker, bool]:
+    async def end(self) -> tuple[Worker, WorkerEnd]:
         return await asyncio.wait_for(self.ends.get(), 5)
 
 
@@ -112,7 +114,7 @@ def test_the_next_worker_is_of_the_same_process_and_has_an_inbox_of_its_own() ->
         first = stage.started()
         stage.children[0].worker_ends(-signal.SIGPROF)
 
-        assert await stage.end() == (first, True)
+        assert await stage.end() == (first, WorkerEnd.OUT_OF_TIME)
         second = stage.workers.start_worker()
         assert len(stage.children) == 1
         assert stage.channels[0].target != stage.channels[1].target
@@ -121,12 +123,23 @@ def test_the_next_worker_is_of_the_same_process_and_has_an_inbox_of_its_own() ->
     run(play)
 
 
-def test_a_worker_that_ends_for_another_reason_is_not_said_to_have_taken_too_long() -> None:
+@pytest.mark.parametrize(
+    ("exit_code", "end"),
+    [
+        (-signal.SIGPROF, WorkerEnd.OUT_OF_TIME),
+        (-signal.SIGKILL, WorkerEnd.KILLED),
+        (-signal.SIGTERM, WorkerEnd.KILLED),
+        (-signal.SIGSEGV, WorkerEnd.FAILED),
+        (-signal.SIGABRT, WorkerEnd.FAILED),
+        (1, WorkerEnd.FAILED),
+    ],
+)
+def test_how_a_worker_ended_is_told(exit_code: int, end: WorkerEnd) -> None:
     async def play(stage: Stage) -> None:
         worker = stage.started()
-        stage.children[0].worker_ends(-signal.SIGKILL)
+        stage.children[0].worker_ends(exit_code)
 
-        assert await stage.end() == (worker, False)
+        assert await stage.end() == (worker, end)
 
     run(play)
 
@@ -139,7 +152,7 @@ def test_killing_a_worker_spares_the_process_that_makes_the_next_one() -> None:
         stage.children[0].worker_ends(-signal.SIGKILL)
         stage.children[0].worker_ends(-signal.SIGSEGV)
 
-        assert await stage.end() == (second, False)
+        assert await stage.end() == (second, WorkerEnd.FAILED)
         assert stage.children[0].signals == [signal.SIGUSR1]
         assert stage.channels[0].is_closed
         assert len(stage.children) == 1
@@ -189,7 +202,7 @@ def test_the_end_of_the_process_is_that_of_its_worker_and_the_next_has_a_new_one
         worker = stage.started()
         stage.children[0].kill()
 
-        assert await stage.end() == (worker, False)
+        assert await stage.end() == (worker, WorkerEnd.KILLED)
         stage.workers.start_worker()
         assert len(stage.children) == 2
 
