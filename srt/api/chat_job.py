@@ -19,7 +19,7 @@ from ..tool_calls.tool import ToolUse
 from .chat_answer import AnswerForm
 from .chat_messages import Messages
 from .chat_prompt import chat_prompt, tool_family
-from .chat_thinking import ChatThinking, chat_thinking, thinking_budget
+from .chat_thinking import ChatThinking, chat_thinking, effort_fields, thinking_budget
 from .chat_tools import parse_tool_use
 from .context import ApiContext
 from .generation import prepare_all
@@ -49,7 +49,7 @@ class ChatBody(OpenAiFields):
     thinking_budget: int | None = None
     functions: AnyValue = None
     function_call: AnyValue = None
-    reasoning_effort: AnyValue = None
+    reasoning_effort: str | None = None
     modalities: AnyValue = None
     audio: AnyValue = None
 
@@ -59,8 +59,6 @@ class ChatBody(OpenAiFields):
         refuse_if_set(older, functions=self.functions)
         if self.function_call not in ("none", "auto"):
             refuse_if_set(older, function_call=self.function_call)
-        if self.reasoning_effort != "none":
-            refuse_if_set("reasoning control", reasoning_effort=self.reasoning_effort)
         if self.modalities != ["text"]:
             refuse_if_set("output other than text", modalities=self.modalities)
         refuse_if_set("audio output", audio=self.audio)
@@ -68,6 +66,11 @@ class ChatBody(OpenAiFields):
         if self.max_completion_tokens is not None:
             values["max_new_tokens"] = self.max_completion_tokens
         return values
+
+    @property
+    def template_fields(self) -> dict[str, Any]:
+        """The variables of the chat template that the body sets; raises BadRequest."""
+        return {**effort_fields(self.reasoning_effort), **(self.chat_template_kwargs or {})}
 
     def _refuse_reasoning(self) -> None:
         refuse_if_set("reasoning control", require_reasoning=self.require_reasoning)
@@ -105,7 +108,7 @@ async def _job(context: ApiContext, body: ChatBody) -> ChatJob:
         body.messages,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        template_fields=body.chat_template_kwargs,
+        template_fields=body.template_fields,
         tools=use,
     )
     output = _output(context, body, use, prompt)
@@ -178,7 +181,7 @@ def _thinking(context: ApiContext, body: ChatBody, prompt: str) -> ChatThinking 
     return chat_thinking(
         context.args.reasoning_parser,
         prompt,
-        template_fields=body.chat_template_kwargs or {},
+        template_fields=body.template_fields,
         is_continued=bool(body.continue_final_message),
         separates=body.separate_reasoning,
         streams=body.stream_reasoning,

@@ -12,6 +12,8 @@ from ..errors import BadRequest
 from ..reasoning.styles import STYLES, ReasoningStyle, Thinking
 from ..sampling_params import MAX_COUNT
 
+# OpenAI's values of reasoning_effort, and "max", which some templates know beside them.
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _NO_PARSER = "start the server with --reasoning-parser"
 
 
@@ -52,6 +54,25 @@ def thinking_budget(**fields: int | None) -> int | None:
             raise BadRequest(f"{name} is {value}; it must be from 0 to {MAX_COUNT}", param=name)
         return value
     return None
+
+
+def effort_fields(effort: str | None) -> dict[str, Any]:
+    """The chat template's variables that reasoning_effort sets. Raises BadRequest.
+
+    A template that knows no efforts passes over them; what "none" sets turns thinking off in those
+    that can.
+    """
+    if not effort:
+        return {}
+    if effort not in EFFORTS:
+        raise BadRequest(
+            f"reasoning_effort is {effort[:40]!r}; it must be one of {', '.join(EFFORTS)}",
+            param="reasoning_effort",
+        )
+    fields: dict[str, Any] = {"reasoning_effort": effort}
+    if effort == "none":
+        fields |= {"enable_thinking": False, "thinking": False}
+    return fields
 
 
 def chat_thinking(

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from runtime.grammars.spec import JsonWhitespace
+
 from ..errors import BadRequest, did_you_mean
 from .grammar_fields import GRAMMAR_FIELDS, NATIVE_GRAMMAR_FIELDS
 
@@ -31,6 +33,11 @@ _OTHER_NAMES = {
     "json_mode": "response_format",
     "json_object": "response_format",
 }
+# Whitespace is a choice here, for which the ways a document can be finished are known.
+_WHITESPACES = ", ".join(one.value for one in JsonWhitespace)
+_REPLACED = dict.fromkeys(
+    ("guided_whitespace_pattern", "whitespace_pattern"), f"use json_whitespace ({_WHITESPACES})"
+)
 _GUIDED = "guided_"
 _HARMLESS = frozenset({"guided_decoding_backend"})  # says who enforces, not what
 
@@ -48,6 +55,8 @@ def refuse_lost_constraints(unknown: Mapping[str, Any], known: Iterable[str]) ->
     for name in given:
         if name in ("extra_body", _SAMPLING):
             raise _refused(name, "send the fields in it as fields of the body itself")
+        if (remedy := _REPLACED.get(name)) is not None:
+            raise _refused(name, remedy)
         meant = _constraint_like(name, names)
         if meant is not None:
             raise _refused(name, f"did you mean {meant}?")

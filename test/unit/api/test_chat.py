@@ -217,7 +217,8 @@ def test_streamed_logprobs_belong_to_their_tokens(server: FakeServer) -> None:
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 5}}}},
             "response_format.json_schema.schema",
         ),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"reasoning_effort": "hihg"}, "reasoning_effort"),
+        ({"reasoning_effort": 3}, "reasoning_effort"),
         ({"modalities": ["audio"]}, "modalities"),
     ],
 )

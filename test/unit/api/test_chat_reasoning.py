@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support.tool_server import CALL, ToolServer, tool
 
+from runtime.srt.tokenization.chat_template import ChatTemplate
+
 TEXT = "<think>\nlet me see\n</think>\n\nIt is 4."
 
 
@@ -63,6 +65,39 @@ def test_turning_thinking_off_makes_everything_content() -> None:
     server = ToolServer("It is 4.", reasoning_parser="deepseek-r1")
 
     message = choice_of(server, chat_template_kwargs={"enable_thinking": False})["message"]
+
+    assert message["content"] == "It is 4."
+
+
+EFFORT_TEMPLATE = "effort {{ reasoning_effort }}, thinks {{ enable_thinking | default(true) }}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({}, "effort , thinks True"),
+        ({"reasoning_effort": None}, "effort , thinks True"),
+        ({"reasoning_effort": "low"}, "effort low, thinks True"),
+        ({"reasoning_effort": "none"}, "effort none, thinks False"),
+        (
+            {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}},
+            "effort none, thinks True",
+        ),
+    ],
+)
+def test_the_template_is_told_how_much_to_think(fields: dict[str, Any], prompt: str) -> None:
+    server = ToolServer("It is 4.")
+    server.client.chat_template = ChatTemplate(EFFORT_TEMPLATE, {})
+
+    choice_of(server, **fields)
+
+    assert server.prompt() == prompt
+
+
+def test_no_effort_makes_everything_content() -> None:
+    server = ToolServer("It is 4.", reasoning_parser="deepseek-r1")
+
+    message = choice_of(server, reasoning_effort="none")["message"]
 
     assert message["content"] == "It is 4."
 

@@ -121,7 +121,7 @@ ROUTES: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
             "tools": [[{"type": "function"}]],
             "tool_choice": ["required"],
             "functions": [[{"name": "f"}]],
-            "reasoning_effort": ["high"],
+            "reasoning_effort": ["x", 3, ["high"]],
             "modalities": [["audio"]],
             "audio": [{"voice": "x"}],
         },

@@ -104,7 +104,15 @@ def test_fields_in_an_object_that_only_a_client_library_unpacks_are_refused(path
     assert param in ("samplingParams", "extra_body")
 
 
-@pytest.mark.parametrize("name", ["guided_whitespace_pattern", "guided_options_request"])
+@pytest.mark.parametrize("name", ["guided_whitespace_pattern", "whitespace_pattern"])
+def test_a_pattern_for_whitespace_is_refused_with_what_there_is_instead(name: str) -> None:
+    param, message = refused(CHAT, {name: "[ ]?"})
+
+    assert param == name
+    assert "json_whitespace" in message and "compact" in message
+
+
+@pytest.mark.parametrize("name", ["guided_options_request", "guided_jsonnet"])
 def test_a_constraint_that_is_not_offered_is_refused_and_not_dropped(name: str) -> None:
     param, message = refused(CHAT, {name: "x"})
 
