@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.fake_engine import FakeServer
 from support.http_calls import OpenCall, events
+from support.tool_server import ToolServer
 
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -114,6 +115,35 @@ def test_a_heavy_body_is_refused_without_keeping_others_out(name: str) -> None:
     assert len(error["message"]) < 500
     assert not server.engine.requests
     assert stall < LONGEST_STALL_SECONDS
+
+
+@pytest.mark.parametrize("padding", [0, 100_000])
+def test_a_body_means_the_same_however_large_it_is(padding: int) -> None:
+    server = ToolServer("{}")
+    names = [f"{'zax'[i % 3]}{i}é" for i in range(30)]
+    schema = {"properties": {name: {"maximum": 10**30, "const": 0.25} for name in names}}
+    body = json.dumps(
+        {
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "hi \U0001f600"}]}],
+            "temperature": 0,
+            "logit_bias": {"97": -1},
+            "stop": ["x"],
+            "foreign": {"a": [None]},
+            "response_format": {"type": "json_schema", "json_schema": {"schema": schema}},
+        }
+    )
+
+    reply = server.call("POST", CHAT, content=body + " " * padding)
+
+    assert reply.status_code == 200, reply.text
+    ((spec, param),) = server.grammars.checked
+    assert spec.text == json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+    assert param == "response_format.json_schema.schema"
+    assert "hi \U0001f600" in server.prompt()
+    (request,) = server.engine.requests
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.stop) == (0, ("x",))
+    assert sampling.logit_bias == ((97, -1.0),)
 
 
 def test_what_tokenize_takes_at_most_is_worked_on_beside_the_event_loop() -> None:
