@@ -7,9 +7,10 @@ written in an open message is tokenised by itself, as the model has seen it when
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any, Protocol
 
 from ..choices import ChoiceScore, ChoicesMethod
@@ -23,6 +24,8 @@ from .protocol import Abilities, Output
 MAX_KEPT_HEADERS = 256  # conversations whose token ids are kept
 ABILITIES = Abilities(sampling_fields=frozenset(FIELDS))
 _CHAT_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+# What a native field's name has beyond its name in gen.
+_NATIVE_PART = re.compile(r"\bsampling_params\.|(?<=\bm(?:ax|in)_)new_(?=tokens\b)")
 
 Reply = dict[str, Any]  # JSON of one completion: {"text", "output_ids", "meta_info"}
 
@@ -66,7 +69,9 @@ class NativeCalls:
         self, prompt: Prompt, sampling: Sampling, logprobs: LogprobRequest | None
     ) -> list[Output]:
         """See Backend."""
-        replies = await self._transport.generate(await self._body(prompt, sampling, logprobs))
+        body = await self._body(prompt, sampling, logprobs)
+        with _names_as_in_gen():
+            replies = await self._transport.generate(body)
         return [_output(reply) for reply in replies]
 
     async def stream(
@@ -75,8 +80,9 @@ class NativeCalls:
         """See Backend."""
         body = await self._body(prompt, sampling, logprobs)
         async with aclosing(self._transport.stream(body)) as replies:
-            async for reply in replies:
-                yield Output(reply["text"], reply["meta_info"], reply.get("index", 0))
+            with _names_as_in_gen():
+                async for reply in replies:
+                    yield Output(reply["text"], reply["meta_info"], reply.get("index", 0))
 
     async def call_tools(
         self, prompt: Prompt, sampling: Sampling, offer: ToolOffer
@@ -163,6 +169,17 @@ class NativeCalls:
             for text in ("0", "x")
         ]
         return first[: _num_equal(first, second)]
+
+
+@contextmanager
+def _names_as_in_gen() -> Iterator[None]:
+    """A refusal inside names fields as a program does: max_tokens, without sampling_params."""
+    try:
+        yield
+    except BackendError as error:
+        message = _NATIVE_PART.sub("", error.message)
+        param = None if error.param is None else _NATIVE_PART.sub("", error.param)
+        raise BackendError(message, status_code=error.status_code, param=param) from error.__cause__
 
 
 def chat_outputs(answer: Mapping[str, Any]) -> list[Output]:

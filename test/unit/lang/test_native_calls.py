@@ -28,8 +28,11 @@ class FakeTransport:
         self.renders = 0
         self.is_aborted = False
         self.fails = False
+        self.refusal: BackendError | None = None
 
     async def generate(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        if self.refusal is not None:
+            raise self.refusal
         self.bodies.append(body)
         return [{"text": "out", "meta_info": {}}]
 
@@ -128,6 +131,37 @@ def test_a_conversation_is_rendered_once_for_all_that_go_on_from_it() -> None:
     asyncio.run(use())
 
     assert transport.renders == 1
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("param", "said", "names"),
+    [
+        ("max_new_tokens", "max_new_tokens is -1; at least 0", "max_tokens is -1; at least 0"),
+        ("sampling_params.regex", "sampling_params.regex: no", "regex: no"),
+        (None, "my_max_new_tokens, renew_tokens", "my_max_new_tokens, renew_tokens"),
+    ],
+)
+def test_a_refusal_names_fields_as_gen_does(
+    streams: bool, param: str | None, said: str, names: str
+) -> None:
+    transport = FakeTransport()
+    transport.refusal = BackendError(said, status_code=400, param=param)
+
+    async def use() -> None:
+        calls = NativeCalls(transport)
+        if streams:
+            async for _ in calls.stream(Prompt("a"), Sampling(), None):
+                pass
+        else:
+            await calls.generate(Prompt("a"), Sampling(), None)
+
+    with pytest.raises(BackendError) as caught:
+        asyncio.run(use())
+
+    assert str(caught.value) == names
+    assert caught.value.status_code == 400
+    assert caught.value.param == (param and names.split()[0].rstrip(":"))
 
 
 def test_a_failed_rendering_is_not_remembered() -> None:
