@@ -1,11 +1,13 @@
 """End to end: greedy answers on the device are those of the torch reference on the CPU.
 
 In float32, where only the order of sums differs. Where two tokens were so close on the CPU that a
-rounding decides between them, another token ends the comparison of that row and is no error.
+rounding decides between them, another token ends the comparison of that row and is no error. With
+keys and values in fp8 the device is told the answers, and its log-probabilities of them compared.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +20,7 @@ from runtime.srt.execution.forward_batch import SampledToken
 from runtime.srt.execution.gpu_parts import gpu_parts
 from runtime.srt.execution.torch_executor import TorchExecutor, load_torch_executor
 from runtime.srt.loading.model_config import ModelConfig
+from runtime.srt.sampling_params import LogprobOptions
 from runtime.srt.server_args import ServerArgs
 
 from .bench import Bench
@@ -27,12 +30,15 @@ from .sequences import Sequences, decode_overlapped, decode_serially
 
 # Between the log-probabilities of the two likeliest tokens on the CPU.
 _TIE = 2e-3
+# That fp8, with three bits after the first, may move a token's log-probability on average.
+_FP8_SHIFT = 0.1
 _CHUNK_TOKENS = 64
 
 
 class _Answer(NamedTuple):
     token_ids: list[int]
-    margins: list[float]
+    logprobs: tuple[float, ...]
+    margins: tuple[float, ...]  # how far each token is ahead of the second likeliest
 
 
 def run(bench: Bench, model_folder: Path | None) -> list[Row]:
@@ -69,28 +75,70 @@ def _compare(bench: Bench, folder: Path, config: ModelConfig) -> list[Row]:
         device.graphs = graphs if has_graphs else None
         found = _answers_on_device(device, prompts, num_tokens, columns, overlaps)
         rows.append(_row(name, found, expected))
+    del device, graphs
+    rows.append(_fp8_row(bench, folder, config, args, prompts, expected))
     return rows
+
+
+def _fp8_row(
+    bench: Bench,
+    folder: Path,
+    config: ModelConfig,
+    args: ServerArgs,
+    prompts: list[list[int]],
+    expected: list[_Answer],
+) -> Row:
+    fp8 = "float8_e4m3fn"
+    parts = gpu_parts(bench.device, config, args, fp8)
+    executor = load_device_executor(bench.device, parts, folder, config, args, "float32", fp8)
+    sequences = Sequences(len(prompts), args.context_length or 0)
+    new_tokens, steps = prompts, []
+    for told in zip(*(one.token_ids for one in expected), strict=True):
+        batch = sequences.step(new_tokens)
+        asked = [LogprobOptions(token_ids=(token,)) for token in told]
+        steps.append(executor.execute(batch, sequences.sample_rows(asked), []).sampled)
+        new_tokens = [[token] for token in told]
+    found = [
+        abs(_logprob_by_id(one) - logprob)
+        for answer, row in zip(expected, zip(*steps, strict=True), strict=True)
+        for one, logprob in zip(row, answer.logprobs, strict=True)
+    ]
+    shift = statistics.mean(found)
+    return Row(
+        "fp8 keys and values",
+        shift,
+        "mean shift of log-probabilities",
+        is_right=shift <= _FP8_SHIFT,
+        note=f"at most {max(found):.3g}",
+    )
+
+
+def _logprob_by_id(token: SampledToken) -> float:
+    assert token.logprobs is not None and token.logprobs.by_id is not None
+    return token.logprobs.by_id[0][0]
 
 
 def _answers_on_cpu(
     executor: TorchExecutor, prompts: list[list[int]], num_tokens: int, columns: int
 ) -> list[_Answer]:
     sequences = Sequences(len(prompts), columns)
+    asked = [LogprobOptions(num_top=2)] * len(prompts)
     new_tokens, steps = prompts, []
     for _ in range(num_tokens):
         batch = sequences.step(new_tokens)
-        steps.append(executor.execute(batch, sequences.sample_rows(num_top=2), []).sampled)
+        steps.append(executor.execute(batch, sequences.sample_rows(asked), []).sampled)
         new_tokens = [[one.token_id] for one in steps[-1]]
     return [
-        _Answer([one.token_id for one in row], [_margin(one) for one in row])
+        _Answer([one.token_id for one in row], *zip(*(_likeliest(one) for one in row), strict=True))
         for row in zip(*steps, strict=True)
     ]
 
 
-def _margin(token: SampledToken) -> float:
+def _likeliest(token: SampledToken) -> tuple[float, float]:
+    """The log-probability of the likeliest token, and how far it is ahead of the second."""
     assert token.logprobs is not None and token.logprobs.top is not None
     (first, _), (second, _) = token.logprobs.top
-    return first - second
+    return first, first - second
 
 
 def _answers_on_device(

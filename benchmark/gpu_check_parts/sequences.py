@@ -45,12 +45,12 @@ class Sequences:
             slot_table=self._table,
         )
 
-    def sample_rows(self, num_top: int | None = None) -> list[SampleRow]:
-        """A greedy draw for each row, with its likeliest tokens if num_top says so."""
-        options = None if num_top is None else LogprobOptions(num_top=num_top)
+    def sample_rows(self, logprobs: Sequence[LogprobOptions] | None = None) -> list[SampleRow]:
+        """A greedy draw for each row, with the log-probabilities that are asked for."""
+        asked: Sequence[LogprobOptions | None] = logprobs or [None] * self.num_rows
         return [
             SampleRow(row, GREEDY, 0, int(length), (), (), logprobs=options)
-            for row, length in enumerate(self.lens)
+            for row, (length, options) in enumerate(zip(self.lens, asked, strict=True))
         ]
 
 
