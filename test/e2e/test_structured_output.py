@@ -16,39 +16,8 @@ from typing import Any
 import httpx
 import pytest
 from support.api_client import ApiClient
+from support.persons import PERSON, PROMPT, generate, is_person
 from support.server import Server, start_server
-
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 20},
-        "born": {"type": "integer", "minimum": 1900, "maximum": 2020},
-        "languages": {"type": "array", "items": {"enum": ["C", "Rust", "Go"]}, "maxItems": 2},
-    },
-    "required": ["name", "born", "languages"],
-    "additionalProperties": False,
-}
-PROMPT = "A programmer, described as JSON:"
-
-
-def generate(api: ApiClient, **sampling: Any) -> dict[str, Any]:
-    sampling = {"temperature": 0, "max_new_tokens": 120, **sampling}
-    reply = api.post("/generate", {"text": PROMPT, "sampling_params": sampling})
-    assert reply.status_code == 200, reply.text
-    answer: dict[str, Any] = reply.json()
-    return answer
-
-
-def is_person(text: str) -> bool:
-    value = json.loads(text)
-    return (
-        list(value) == ["name", "born", "languages"]
-        and isinstance(value["name"], str)
-        and len(value["name"]) <= 20
-        and 1900 <= value["born"] <= 2020
-        and len(value["languages"]) <= 2
-        and set(value["languages"]) <= {"C", "Rust", "Go"}
-    )
 
 
 @pytest.mark.parametrize("temperature", [0, 1.5])
