@@ -19,6 +19,8 @@ constexpr int wide_rows_of(WeightKind kind) { return kind == WeightKind::kQ6_K ?
 // Rows that pass over a stretch of a panel while it stays in L1, and the stretch.
 constexpr int kGroupTiles = 4;
 constexpr int kStretchBlocks = 16;
+// Fewer rows left over do not get a tile: for them the panel, still in a cache, is read as stored.
+constexpr int kFewestTileRows = 7;
 
 // One panel unpacked for tiles, in a thread's scratch.
 struct WidePanel {
@@ -163,20 +165,31 @@ static void quant_unit_tiles(const LinearArgs& args, const LinearUnit& unit,
   const WidePanel wide[2] = {
       {scratch.panels, blocks, halves_of(kKind)},
       {scratch.panels + widened_panel_bytes(in.k_padded), blocks, halves_of(kKind)}};
+  const auto panel_of_part = [&](int part, int panel) {
+    return args.weight[args.is_gated() ? part : unit.part]->panel(panel);
+  };
   for (int p = unit.first_panel; p < unit.first_panel + unit.num_panels; ++p) {
     for (int i = 0; i < parts; ++i)
-      widen_panel<kKind>(args.weight[args.is_gated() ? i : unit.part]->panel(p), blocks, wide[i]);
+      widen_panel<kKind>(panel_of_part(i, p), blocks, wide[i]);
     for (int group = unit.m0; group < unit.m1; group += kGroupTiles * kTileRows) {
-      const int left = (unit.m1 - group + kTileRows - 1) / kTileRows;
-      const int tiles = left < kGroupTiles ? left : kGroupTiles;
-      for (int i = 0; i < parts; ++i)
+      const int rows_left = unit.m1 - group;
+      const int left = (rows_left + kTileRows - 1) / kTileRows;
+      const int count = left < kGroupTiles ? left : kGroupTiles;
+      const int last = group + (count - 1) * kTileRows;
+      const bool has_rest = unit.m1 - last < kFewestTileRows;
+      const int tiles = has_rest ? count - 1 : count;
+      for (int i = 0; i < parts; ++i) {
+        if (has_rest)
+          quant_tile<kKind>(in, panel_of_part(i, p), last, unit.m1,
+                            scratch.tiles[i * kGroupTiles + tiles]);
         for (int b = 0; b < blocks; b += kStretchBlocks) {
           const int end = b + kStretchBlocks < blocks ? b + kStretchBlocks : blocks;
           for (int t = 0; t < tiles; ++t)
             wide_stretch<kKind>(in, group + t * kTileRows, wide[i], b, end,
                                 scratch.tiles[i * kGroupTiles + t]);
         }
-      for (int t = 0; t < tiles; ++t) {
+      }
+      for (int t = 0; t < count; ++t) {
         const int m = group + t * kTileRows;
         const int rows = unit.m1 - m < kTileRows ? unit.m1 - m : kTileRows;
         if (parts == 2)
