@@ -4,7 +4,7 @@ From time to time a short completion of the present state is looked for. What th
 it is slack: with much of it nothing happens for a while. With little a plan is kept: a completion
 that fits into what is left. A sampled token is then taken only if the state after it has such a
 plan too, otherwise the plan's own next token is taken instead. So once there is a plan the text
-ends complete, at whatever limit.
+ends complete, at whatever limit. The end token itself need not fit any more.
 """
 
 from __future__ import annotations
@@ -71,9 +71,6 @@ class Closer:
         if new is not None:
             self._keep(new, remaining - len(ids))
             return ids
-        if remaining == len(ids) and self._matcher.closing_tokens(1, 1) is not None:
-            self._plan = None
-            return ids  # the text is whole as it stands: as true an end as an end token
         # A completion of the state before exists, none of the state after: go back to it.
         self._matcher.rollback(len(ids))
         if may_refuse:
@@ -86,11 +83,11 @@ class Closer:
     def _look(self, remaining: int) -> None:
         plan = self._end_of_last(remaining - STRICT_SLACK_TOKENS)
         if plan is None:
-            plan = self._matcher.closing_tokens(remaining, remaining - STRICT_SLACK_TOKENS)
+            plan = self._completion(remaining)
         if plan is None:
             # Each search that finds nothing makes the next one wait for longer, but a hasty one
             # says little: the first thorough one comes in its time.
-            num_hasty = max(remaining - HASTY_LIMIT, 0)
+            num_hasty = max(remaining + 1 - HASTY_LIMIT, 0)
             self._num_unchecked = min(self._retry_after, num_hasty or MAX_UNCHECKED_TOKENS)
             self._retry_after = min(2 * self._retry_after, MAX_UNCHECKED_TOKENS)
             if self._num_unchecked == num_hasty:
@@ -135,9 +132,13 @@ class Closer:
         # is cheaper than a search.
         for num_skipped in range(min(MOST_SKIPPED, len(old) - 1) + 1):
             rest = old[num_skipped:]
-            if len(rest) <= remaining:
+            if len(rest) <= remaining + 1:
                 num_legal = self._matcher.accept(rest)
                 self._matcher.rollback(num_legal)
                 if num_legal == len(rest):
                     return rest
-        return self._matcher.closing_tokens(remaining, remaining - STRICT_SLACK_TOKENS)
+        return self._completion(remaining)
+
+    def _completion(self, remaining: int) -> list[int] | None:
+        """A completion of the present state whose text fits into remaining."""
+        return self._matcher.closing_tokens(remaining + 1, remaining - STRICT_SLACK_TOKENS)

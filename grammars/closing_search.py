@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,6 +37,7 @@ MAX_GAIN = 4  # tokens by which a text gets nearer to its end with each token, a
 START_CPU_SECONDS = 0.3
 FORK_MASKS = 60  # for shortening it
 GOOD_ENOUGH = 4  # tokens; a completion as short as this is not worth shortening
+RESPELT_SHARE = 4  # of a limit that a completion may be beyond it before it is spelt anew
 MAX_VALUES = 8  # that the grammar spells, tried at each fork
 START_LIMIT = 4096  # tokens of the completion of nothing, which is searched once
 
@@ -175,6 +177,7 @@ class _Search:
         self._vocabulary = vocabulary
         self._choices: ClosingChoices = closing_choices(vocabulary)
         self._limit = limit
+        self._most_found = limit + limit // RESPELT_SHARE + 1
         self._taken = taken
         self._completions = with_help.completions
         self._num_own_hints = len(with_help.hints)
@@ -188,12 +191,27 @@ class _Search:
 
     def run(self, enough: int) -> list[int] | None:
         forks: list[_Fork] = []
-        self._best = self._follow(self._limit, forks)
+        self._best = self._follow(self._most_found, forks)
         self._masks_left = FORK_MASKS
+        with suppress(_OutOfTime):
+            self._best = self._shortened(forks, enough)
+        found = self._best
+        if found is not None and len(found) > GOOD_ENOUGH:
+            found = self._respelt(found)
+        return None if found is None or len(found) > self._limit else found
+
+    def _respelt(self, found: list[int]) -> list[int]:
+        """The text of found as the tokenizer cuts it, if it is shorter so and legal."""
+        *ids, end = found
         try:
-            return self._shortened(forks, enough)
-        except _OutOfTime:
-            return self._best
+            own = [*self._vocabulary.encode(self._vocabulary.joined(ids).decode()), end]
+        except UnicodeDecodeError:  # from within a character on
+            return found
+        if len(own) >= len(found):
+            return found
+        self._rewind(0)
+        self.path = own[: self._probe.accept(own)]
+        return own if len(self.path) == len(own) else found
 
     def _shortened(self, forks: list[_Fork], enough: int) -> list[int] | None:
         index = 0
@@ -208,7 +226,7 @@ class _Search:
             for other in others:
                 self._rewind(fork.num_before)
                 later: list[_Fork] = []
-                most = self._limit if self._best is None else len(self._best) - 1
+                most = self._most_found if self._best is None else len(self._best) - 1
                 found = self._follow(most, later) if self._take(other, most) else None
                 if found:
                     self._best, path = found, list(self.path)

@@ -157,6 +157,11 @@ class LlguidanceMatcher:
         """Whether an end token was accepted."""
         return self._ended
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the text is complete, and nothing but an end token may follow."""
+        return not self._ended and bool(self._native.is_stopped() and not self._native.is_error())
+
     def fill(self, bitmask: Bitmask) -> None:
         """Write the legal next ids."""
         assert not self._ended, "fill of a finished matcher"

@@ -51,6 +51,11 @@ class Matcher(Protocol):
         """Whether an end token was accepted: nothing may follow."""
         ...
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the text is complete, and nothing but an end token may follow."""
+        ...
+
     def fill(self, bitmask: Bitmask) -> None:
         """Write the legal next ids. When the text is complete an end token is among them.
 

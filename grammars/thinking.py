@@ -203,6 +203,11 @@ class ThinkingMatcher:
             self._rule, self._masks, answer, list(self._places), list(self._tokens)
         )
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the answer is complete, and nothing but an end token may follow."""
+        return self._in_answer and self._answer is not None and self._answer.is_at_end
+
     def forced_tokens(self, limit: int) -> list[int]:
         """The tokens that must come next: of the closing mark, or of the answer."""
         if self._must_close:

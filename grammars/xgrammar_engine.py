@@ -195,14 +195,15 @@ class XgrammarMatcher:
         """The tokens that must come next, as the tokenizer cuts them; an end token at the end."""
         if limit <= 0 or self.is_finished:
             return []
-        if self._is_at_end():
+        if self.is_at_end:
             return [self._grammar.vocabulary.end_ids[0]]
         text = self._native.find_jump_forward_string()
         return self._grammar.cut.tokens(self._history, text)[:limit] if text else []
 
-    def _is_at_end(self) -> bool:
-        """Whether the text is complete and nothing may be added."""
-        if not self._native.is_completed():
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the text is complete, and nothing but an end token may follow."""
+        if self.is_finished or not self._native.is_completed():
             return False
         row = np.zeros(self._grammar.vocabulary.bitmask_words, np.uint32)
         self._fill(row)

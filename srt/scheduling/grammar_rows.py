@@ -84,7 +84,8 @@ class GrammarState:
             token_id = self._closer.take(token_id, num_left)
         forced = self._jump(num_left - 1) if self._jumps else []
         self._num_accepted += 1 + len(forced)
-        return Outcome(token_id, forced)
+        is_last = num_left == 1 + len(forced)
+        return Outcome(token_id, forced, is_last and self.matcher.is_at_end)
 
     def _jump(self, num_left: int) -> list[int]:
         """Accept what must follow."""
@@ -110,10 +111,14 @@ class GrammarState:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a drawn token means: the token to take, and those that must follow."""
+    """What a drawn token means: the token to take, and those that must follow.
+
+    ends_whole: they use up the budget, and complete a text to which nothing may be added.
+    """
 
     token_id: int
     forced: list[int]
+    ends_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

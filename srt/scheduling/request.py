@@ -74,6 +74,7 @@ class Request:
     first_token_seconds: float | None = None  # when it was drawn
     num_retractions: int = 0
     grammar: GrammarState | None = None  # set before it may run, where its output follows one
+    ends_whole: bool = False  # the grammar's text is complete when the limit is reached
     num_forced: int = 0  # of its uncomputed tokens, those beyond one that a grammar forced
     forced_tail: list[int] = field(default_factory=list)  # of them, those after a pending token
     unscored: list[int] = field(default_factory=list)  # forced, not output before they are scored

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -318,7 +318,10 @@ class Scheduler:
             if request.is_pending_forced:
                 logprobs, request.is_pending_forced = _forced(logprobs), False
             request.output_logprobs.append(logprobs)
-        forced = () if outcome is None else request.jump_forward(outcome.forced)
+        forced: Sequence[int] = ()
+        if outcome is not None:
+            forced = request.jump_forward(outcome.forced)
+            request.ends_whole = outcome.ends_whole
         goes_on = self._append(request, sampled.token_id)
         if forced:
             goes_on = goes_on and all(self._append(request, one) for one in forced)
@@ -345,6 +348,8 @@ class Scheduler:
                 reason = _failure(error.message, error.status_code, error.error_type)
         if reason is None:
             return True
+        if request.ends_whole and reason.type == "length":
+            reason = FinishReason(type="stop")
         self._end(request, reason)
         return False
 

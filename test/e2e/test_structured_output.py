@@ -115,6 +115,52 @@ def test_document_is_finished_within_its_budget(api: ApiClient, max_new_tokens: 
     assert answer["meta_info"]["completion_tokens"] <= max_new_tokens
 
 
+@pytest.mark.parametrize("jumps", [True, False])
+@pytest.mark.parametrize(
+    ("fields", "text", "num_tokens"),
+    [
+        ({"choice": ["red"]}, "red", 1),
+        ({"json_schema": '{"const": true}'}, "true", 1),
+        ({"ebnf": 'root ::= "red"'}, "red", 1),
+        (
+            {
+                "json_schema": json.dumps(
+                    {
+                        "properties": {
+                            "ok": {"type": "boolean"},
+                            "name": {"type": "string"},
+                            "k": {"enum": ["aa", "bb"]},
+                        },
+                        "required": ["ok", "name", "k"],
+                        "additionalProperties": False,
+                        "type": "object",
+                    }
+                )
+            },
+            None,
+            12,
+        ),
+    ],
+    ids=["choice", "const", "ebnf", "object"],
+)
+def test_a_budget_of_the_shortest_text_alone_is_enough(
+    api: ApiClient, fields: dict[str, Any], text: str | None, num_tokens: int, jumps: bool
+) -> None:
+    # Log-probabilities make the last token a drawn one.
+    asked = {} if jumps else {"return_logprob": True}
+    sampling = {"temperature": 1, "max_new_tokens": num_tokens, **fields}
+    reply = api.post("/generate", {"text": PROMPT, "sampling_params": sampling, **asked}).json()
+
+    assert reply["text"] == text if text is not None else json.loads(reply["text"])
+    assert reply["meta_info"]["finish_reason"] == {"type": "stop", "matched": None}
+    assert reply["meta_info"]["completion_tokens"] == num_tokens
+
+
+def test_a_number_that_the_budget_cuts_may_have_had_more_digits(api: ApiClient) -> None:
+    answer = generate(api, json_schema='{"type": "integer"}', max_new_tokens=1)
+    assert answer["meta_info"]["finish_reason"]["type"] == "length"
+
+
 def test_budget_too_small_for_any_document_ends_with_length(api: ApiClient) -> None:
     answer = generate(api, json_schema=json.dumps(PERSON), max_new_tokens=5)
     assert answer["meta_info"]["finish_reason"]["type"] == "length"

@@ -68,6 +68,10 @@ class HashMatcher:
             matcher.fill(bitmask[row])
         return []
 
+    @property
+    def is_at_end(self) -> bool:
+        return not self.is_finished and self.grammar.allowed(self.output) == [self.grammar.end_id]
+
     def accept(self, token_ids: Sequence[int]) -> int:
         for index, token_id in enumerate(token_ids):
             if self.is_finished or token_id not in self.grammar.allowed(self.output):

@@ -59,7 +59,10 @@ def longest_text(rig: GrammarRig, matcher: Matcher) -> int:
 
 
 def generated(rig: GrammarRig, grammar: Grammar, max_tokens: int, jumps: bool) -> tuple[str, bool]:
-    """The text of an adversary within max_tokens, and whether it ended."""
+    """The text of an adversary within max_tokens, and whether it came to its end.
+
+    As served: the end token itself need not fit.
+    """
     matcher = grammar.matcher()
     closer = Closer(matcher)
     ids: list[int] = []
@@ -68,7 +71,7 @@ def generated(rig: GrammarRig, grammar: Grammar, max_tokens: int, jumps: bool) -
         forced = closer.jump(matcher.forced_tokens(16), left) if jumps else []
         ids += forced or [closer.take(longest_text(rig, matcher), left)]
     text = rig.vocabulary.joined(i for i in ids if i not in rig.vocabulary.end_ids)
-    return text.decode(), matcher.is_finished
+    return text.decode(), matcher.is_finished or matcher.is_at_end
 
 
 @pytest.mark.parametrize("jumps", [False, True])
@@ -79,7 +82,7 @@ def test_a_document_is_complete_at_every_budget_that_holds_one(name: str, jumps:
     least = grammar.matcher().closing_tokens(1000)
     assert least is not None
 
-    for max_tokens in range(len(least), len(least) + 30):
+    for max_tokens in range(len(least) - 1, len(least) + 30):
         text, ended = generated(rig, grammar, max_tokens, jumps)
 
         assert ended, (max_tokens, text)
@@ -322,4 +325,4 @@ def test_hasty_searches_that_find_nothing_do_not_delay_the_thorough_one(max_toke
         if not matcher.is_finished:  # who writes never wants to end
             closer.take({matcher.NUM_LEFT: 0, 1: 2}.get(matcher.num_left, 1), left)
 
-    assert matcher.is_finished
+    assert matcher.num_left <= 1, "nothing but the end token is missing"

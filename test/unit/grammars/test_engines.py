@@ -73,6 +73,7 @@ def test_after_the_end_of_the_text_only_end_tokens_are_legal(rig: GrammarRig) ->
     matcher = after(rig, rig.schema(PERSON), '{"name": "a", "age": 4}')
 
     assert rig.legal(matcher) == set(END_IDS)
+    assert matcher.is_at_end
     assert matcher.forced_tokens(5) == [END_IDS[0]]
     assert matcher.accept(rig.vocabulary.encode("\n")) == 0
 
@@ -85,6 +86,7 @@ def test_each_end_token_ends_a_complete_text(rig: GrammarRig, end_id: int) -> No
     assert matcher.accept([end_id, end_id]) == 1
 
     assert matcher.is_finished
+    assert not matcher.is_at_end
     assert matcher.accept([end_id]) == 0
     assert matcher.accept(rig.vocabulary.encode("}")) == 0
     assert matcher.forced_tokens(5) == []
@@ -97,6 +99,7 @@ def test_an_end_token_may_end_a_text_that_could_go_on(rig: GrammarRig) -> None:
     legal = rig.legal(matcher)
 
     assert set(END_IDS) < legal
+    assert not matcher.is_at_end
     assert matcher.accept([END_IDS[1]]) == 1
 
 
