@@ -85,6 +85,8 @@ def sampling_from(values: Mapping[str, Any], what: str) -> Sampling:
         if name not in FIELDS:
             close = get_close_matches(name, FIELDS)
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            if name == "num_threads":  # which SGLang's programs give
+                hint = "; run_batch has concurrency for it"
             raise ProgramError(f"{what} takes no field {name!r}{hint}")
     if values.get("json_schema") is not None:
         values["json_schema"] = type_of_schema(values["json_schema"]).json_schema

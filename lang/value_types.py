@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,10 +50,10 @@ def type_of_dtype(dtype: type) -> ValueType:
 
 
 def type_of_schema(schema: Any) -> ValueType:
-    """The type for a JSON schema: a dict or its text, a pydantic model or a dataclass.
+    """The type for a JSON schema: a dict or its text, or what pydantic makes one of.
 
-    The variable of a dict or text stays text; that of a class is an instance of it. Raises
-    ProgramError for anything else.
+    That is a model, a dataclass, list[int], ... The variable of a dict or text stays
+    text; that of a class is an instance of it. Raises ProgramError for anything else.
     """
     if isinstance(schema, str):
         try:
@@ -62,18 +63,25 @@ def type_of_schema(schema: Any) -> ValueType:
         return ValueType("JSON", _checked_json, json_schema=schema)
     if isinstance(schema, Mapping):
         return ValueType("JSON", _checked_json, json_schema=json.dumps(schema))
-    if isinstance(schema, type) and (
+    is_class = isinstance(schema, type) and (
         dataclasses.is_dataclass(schema) or hasattr(schema, "model_json_schema")
-    ):
+    )
+    if is_class or typing.get_origin(schema) is not None:
         # Late: who never gives a class does not pay for pydantic.
         from pydantic import TypeAdapter
+        from pydantic.errors import PydanticUserError
 
-        adapter = TypeAdapter(schema)
-        text = json.dumps(adapter.json_schema())
-        return ValueType(schema.__name__, adapter.validate_json, json_schema=text)
+        name = schema.__name__ if is_class else str(schema)
+        try:
+            adapter = TypeAdapter(schema)
+            text = json.dumps(adapter.json_schema())
+        except PydanticUserError as error:
+            reason = error.message.partition("\n")[0]
+            raise ProgramError(f"json_schema is {name}, which has no schema: {reason}") from None
+        return ValueType(name, adapter.validate_json, json_schema=text)
     raise ProgramError(
         f"json_schema is of type {type(schema).__name__}; it must be a dict, the JSON text of "
-        "one, a pydantic model or a dataclass"
+        "one, a pydantic model, a dataclass, or a type such as list[int]"
     )
 
 

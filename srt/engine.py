@@ -429,7 +429,9 @@ def _known_settings(settings: dict[str, Any]) -> dict[str, Any]:
     known = [one.name for one in dataclasses.fields(ServerArgs)]
     for name in settings:
         if name not in known:
-            raise ConfigError(f"Engine takes no argument {name!r}{did_you_mean(name, known)}")
+            raise ConfigError(
+                f"Engine takes no argument {name!r}{did_you_mean(name, [*known, 'model'])}"
+            )
     return settings
 
 

@@ -64,6 +64,12 @@ class ChatBody(OpenAiFields):
         refuse_if_set("audio output", audio=self.audio)
         values = super().explicit()
         if self.max_completion_tokens is not None:
+            if self.max_tokens not in (None, self.max_completion_tokens):
+                raise BadRequest(
+                    f"max_tokens is {self.max_tokens} and max_completion_tokens is "
+                    f"{self.max_completion_tokens}; they are two names of one field, send one",
+                    param="max_completion_tokens",
+                )
             values["max_new_tokens"] = self.max_completion_tokens
         return values
 

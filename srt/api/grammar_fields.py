@@ -82,6 +82,9 @@ def openai_grammar(whitespace: JsonWhitespace, fields: dict[str, Any]) -> Gramma
     return reader.only()
 
 
+# Whitespace is a choice here, for which the ways a document can be finished are known.
+WHITESPACE_REMEDY = f"use json_whitespace ({', '.join(one.value for one in JsonWhitespace)})"
+_WHITESPACE_FIELDS = ("whitespace_pattern", "disable_any_whitespace")
 _KINDS = "text, json_object, json_schema, structural_tag, regex, ebnf, lark"
 
 
@@ -136,6 +139,12 @@ def _read_structured_outputs(reader: _Reader, value: Any) -> None:
     known = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
     for key, one in value.items():
         if one is None:
+            continue
+        if key in _WHITESPACE_FIELDS:
+            if one is not False:
+                raise BadRequest(
+                    f"{name}.{key} is not known; {WHITESPACE_REMEDY}", param=f"{name}.{key}"
+                )
             continue
         if key not in known:
             raise BadRequest(

@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from runtime.grammars.spec import JsonWhitespace
-
 from ..errors import BadRequest, did_you_mean
-from .grammar_fields import GRAMMAR_FIELDS, NATIVE_GRAMMAR_FIELDS
+from .grammar_fields import GRAMMAR_FIELDS, NATIVE_GRAMMAR_FIELDS, WHITESPACE_REMEDY
 
 MAX_UNKNOWN_FIELDS = 100  # comparing one with the names takes up to 0.2 ms
 _MAX_COMPARED_CHARACTERS = 40  # longer than what could pass for any of the names
@@ -30,14 +28,11 @@ _OTHER_NAMES = {
     "json": "json_schema",
     "schema": "json_schema",
     "response_schema": "json_schema",
+    "output_schema": "json_schema",
     "json_mode": "response_format",
     "json_object": "response_format",
 }
-# Whitespace is a choice here, for which the ways a document can be finished are known.
-_WHITESPACES = ", ".join(one.value for one in JsonWhitespace)
-_REPLACED = dict.fromkeys(
-    ("guided_whitespace_pattern", "whitespace_pattern"), f"use json_whitespace ({_WHITESPACES})"
-)
+_REPLACED = dict.fromkeys(("guided_whitespace_pattern", "whitespace_pattern"), WHITESPACE_REMEDY)
 _GUIDED = "guided_"
 _HARMLESS = frozenset({"guided_decoding_backend"})  # says who enforces, not what
 
@@ -53,11 +48,13 @@ def refuse_lost_constraints(unknown: Mapping[str, Any], known: Iterable[str]) ->
     known = frozenset(known)
     names = tuple(name for name in (*GRAMMAR_FIELDS, *_CHAT_CONSTRAINTS) if name in known)
     for name in given:
-        if name in ("extra_body", _SAMPLING):
+        if name in ("extra_body", _SAMPLING) or _holds_guided(unknown[name]):
             raise _refused(name, "send the fields in it as fields of the body itself")
         if (remedy := _REPLACED.get(name)) is not None:
             raise _refused(name, remedy)
         meant = _constraint_like(name, names)
+        if name == "format" and (unknown[name] == "json" or isinstance(unknown[name], Mapping)):
+            meant = "response_format"
         if meant is not None:
             raise _refused(name, f"did you mean {meant}?")
         if name.startswith(_GUIDED) and name not in _HARMLESS:
@@ -99,6 +96,11 @@ def refuse_lost_tool_fields(function: Mapping[str, Any], path: str) -> None:
         if meant is not None:
             shown = f"{path}.{name[:_MAX_SHOWN_CHARACTERS]}"
             raise _refused(shown, f"did you mean {meant}?")
+
+
+def _holds_guided(value: Any) -> bool:
+    """Whether value is an object with constraints in it, as nvext is of some clients."""
+    return isinstance(value, Mapping) and any(one.startswith(_GUIDED) for one in value)
 
 
 def _given(unknown: Mapping[str, Any]) -> list[str]:

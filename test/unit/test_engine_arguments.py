@@ -15,6 +15,7 @@ from runtime.srt.errors import BadRequest, ConfigError
     [
         ({"max_total_token": 5}, "no argument 'max_total_token'; did you mean max_total_tokens"),
         ({"xyzzy": 1}, "Engine takes no argument 'xyzzy'"),
+        ({"modle": "x"}, "did you mean model"),
         ({"model": "a", "model_path": "b"}, "model and model_path are given"),
         ({"preferred_sampling_params": '{"top_q": 1}'}, "--preferred-sampling-params: .*'top_q'"),
     ],

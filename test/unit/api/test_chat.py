@@ -108,6 +108,16 @@ def test_max_completion_tokens_is_the_newer_name(server: FakeServer) -> None:
     assert server.engine.requests[0].sampling.max_new_tokens == 7
 
 
+def test_both_names_of_the_limit_must_agree(server: FakeServer) -> None:
+    chat(server, max_tokens=7, max_completion_tokens=7)
+    assert server.engine.requests[0].sampling.max_new_tokens == 7
+
+    body = {"messages": HI, "max_tokens": 8, "max_completion_tokens": 7}
+    error = server.post("/v1/chat/completions", body).json()["error"]
+    assert error["param"] == "max_completion_tokens"
+    assert "max_tokens is 8 and max_completion_tokens is 7" in error["message"]
+
+
 def test_samples_are_choices(server: FakeServer) -> None:
     reply = chat(server, n=3)
 

@@ -37,6 +37,8 @@ OPENAI = {
     "choices": "choice",
     "structural_tags": "structural_tag",
     "structured_output": "structured_outputs",
+    "output_schema": "json_schema",
+    "format": "response_format",  # with a schema or "json" in it
     "structuredOutputs": "structured_outputs",
 }
 # What clients and other servers have beside: none of it may be taken for a constraint.
@@ -46,7 +48,7 @@ safety_identifier prompt_cache_key use_beam_search length_penalty include_stop_s
 truncate_prompt_tokens prompt_logprobs allowed_token_ids bad_words add_special_tokens documents
 mm_processor_kwargs request_id return_token_ids return_tokens_as_token_ids kv_transfer_params
 vllm_xargs guided_decoding_backend provider models transforms route plugins think keep_alive
-options format input stop_sequences log_metrics bootstrap_host bootstrap_port bootstrap_room
+options input stop_sequences log_metrics bootstrap_host bootstrap_port bootstrap_room
 data_parallel_rank custom_labels typical_p mirostat xtc_probability repeat_penalty cache_prompt
 id_slot n_predict n_probs n_keep samplers tool_resources max_tool_calls tool_call_parser
 return_full_text details adapter_id watermark truncate typical top_n_tokens detokenize modality
@@ -110,6 +112,23 @@ def test_a_pattern_for_whitespace_is_refused_with_what_there_is_instead(name: st
 
     assert param == name
     assert "json_whitespace" in message and "compact" in message
+
+
+@pytest.mark.parametrize("name", ["whitespace_pattern", "disable_any_whitespace"])
+def test_whitespace_among_structured_outputs_is_refused_with_what_there_is_instead(
+    name: str,
+) -> None:
+    param, message = refused(CHAT, {"structured_outputs": {"regex": "a", name: True}})
+
+    assert param == f"structured_outputs.{name}"
+    assert "json_whitespace" in message
+
+
+def test_constraints_in_an_object_of_another_server_are_refused() -> None:
+    param, message = refused(CHAT, {"nvext": {"guided_choice": ["a"]}})
+
+    assert param == "nvext"
+    assert "fields of the body itself" in message
 
 
 @pytest.mark.parametrize("name", ["guided_options_request", "guided_jsonnet"])

@@ -332,6 +332,8 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         program.run(backend=FakeBackend())
     with pytest.raises(LanguageError, match="no field 'temprature'; did you mean temperature"):
         program.run("x", temprature=1, backend=FakeBackend())
+    with pytest.raises(LanguageError, match="no field 'num_threads'; run_batch has concurrency"):
+        program.run_batch([{"topic": "x"}], num_threads=2, backend=FakeBackend())
 
 
 def test_a_function_that_waits_for_something_else_ends_at_the_deadline_too() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
@@ -106,6 +106,27 @@ def test_a_class_as_schema_makes_instances() -> None:
     assert set(schema["properties"]) == {"x", "y"}
 
 
+class Thing:
+    """Of no type that has a schema."""
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        (list[int], "[1, 2]", [1, 2]),
+        (dict[str, float], '{"a": 1}', {"a": 1.0}),
+        (Literal["a", "b"], '"b"', "b"),
+        (list[Point], '[{"x": 1, "y": 2}]', [Point(1, 2)]),
+    ],
+    ids=str,
+)
+def test_a_type_as_schema_makes_values_of_it(schema: Any, text: str, value: Any) -> None:
+    state, backend = _run(gen("v", json_schema=schema), text)
+
+    assert state["v"] == value
+    assert json.loads(backend.sampling[0].json_schema or "")
+
+
 @pytest.mark.parametrize("schema", [{"type": "object"}, '{"type": "object"}'])
 def test_a_schema_without_a_class_leaves_text(schema: Any) -> None:
     state, backend = _run(gen("v", json_schema=schema), '{"a": 1}')
@@ -158,6 +179,8 @@ def test_more_than_one_form_and_what_is_no_type_are_refused() -> None:
         gen("v", dtype=int, regex="[0-9]")
     with pytest.raises(ProgramError, match="dtype is list; it must be int"):
         gen("v", dtype=list)
+    with pytest.raises(ProgramError, match=r"json_schema is list\[.*Thing.*no schema"):
+        gen("v", json_schema=list[Thing])
     with pytest.raises(ProgramError, match="json_schema is of type int"):
         gen("v", json_schema=3)
     with pytest.raises(ProgramError, match="json_schema is text that is no JSON: Expecting"):
