@@ -143,6 +143,8 @@ class WaitingQueue:
         if most is not None and watch.num_matched > most:
             return False
         for leader in leaders.get(watch.group, ()):
+            if leader.lease is None:
+                continue  # retracted again in this step: it computes nothing
             shared = _shared_tokens(leader, request, watch.num_matched)
             if shared >= watch.num_matched + self._min_shared_tokens:
                 self._leave_order(request)

@@ -224,6 +224,29 @@ def test_preemptions_are_counted_among_the_retractions() -> None:
     assert (state.counters.preemptions, state.counters.retractions) == (1, 1)
 
 
+@pytest.mark.parametrize("leader_ends", ["aborted", "finishes"])
+def test_nobody_waits_for_the_prompt_of_one_that_was_preempted_in_the_same_step(
+    leader_ends: str,
+) -> None:
+    shared = list(range(8))
+    rig = SchedulerRig(max_running_requests=1, max_wait_seconds=0.01, in_batch_sharing_min_tokens=1)
+    rig.submit("leader", shared)
+    rig.submit("urgent", [6, 7], priority=11)
+    rig.submit("follower", [*shared, 1])
+    rig.now += 1.0  # all have waited for too long: they are admitted in the order of arrival
+    rig.step()
+    assert rig.outcomes["leader"].finish is None
+    if leader_ends == "aborted":
+        rig.scheduler.receive(AbortRequest("leader"))
+
+    rig.run()
+
+    for rid in ("leader", "urgent", "follower"):
+        finish = rig.outcomes[rid].finish
+        assert finish is not None, rid
+        assert finish.type == ("abort" if (rid, leader_ends) == ("leader", "aborted") else "length")
+
+
 @pytest.mark.parametrize("page_size", [1, 4])
 @pytest.mark.parametrize("mixed", [True, False])
 def test_a_prompt_in_progress_advances_under_a_stream_of_short_ones(
