@@ -9,7 +9,9 @@ ends complete, at whatever limit. The end token itself need not fit any more.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .closing_search import HASTY_LIMIT
 from .matcher import GrammarError, Matcher
@@ -20,18 +22,33 @@ STRICT_SLACK_TOKENS = 64
 SLACK_SHARE = 8  # of the slack this part may go by unchecked
 MAX_UNCHECKED_TOKENS = 256
 RETRY_EVERY = 8  # tokens after a search that found no completion that fits; then twice as many
+MOST_TAKEN_BACK = 256  # tokens; of more the plan is forgotten
 MOST_SKIPPED = 4  # tokens of a plan that a sampled token may have said already
 
 
+class _Standing(NamedTuple):
+    """What a Closer goes by at one place of the text."""
+
+    plan: list[int] | None  # of this state, while there is little slack
+    last: list[int]  # the completion that was found last, of some state before
+    num_unchecked: int  # tokens that may be taken before the next look
+    retry_after: int
+
+
 class Closer:
-    """Drives the matcher of one request. Every token must go through it, or reset be called."""
+    """Drives the matcher of one request. Every token must go through it, or reset be called.
+
+    What it does at a place follows from the tokens before it, however they came: drawn one by one,
+    jumped over, or taken back and drawn again.
+    """
 
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
-        self._plan: list[int] | None = None  # of the present state, while there is little slack
-        self._last: list[int] = []  # the completion that was found last, of some state before
-        self._num_unchecked = 0  # tokens that may be taken before the next look
+        self._plan: list[int] | None = None
+        self._last: list[int] = []
+        self._num_unchecked = 0
         self._retry_after = RETRY_EVERY
+        self._past: deque[_Standing] = deque(maxlen=MOST_TAKEN_BACK)  # before each token
 
     def take(self, token_id: int, remaining: int) -> int:
         """Accept token_id or the plan's next token; returns the one that was accepted.
@@ -40,45 +57,79 @@ class Closer:
         generated, this one included.
         """
         assert remaining > 0, remaining
-        return self._take([token_id], remaining)[0]
+        before = self._standing
+        if not self._follow(token_id, remaining):
+            # A completion of the state before exists, none of the state after: go by the former.
+            plan = self._plan
+            assert plan is not None
+            token_id = plan[0]
+            if not self._matcher.accept([token_id]):
+                raise GrammarError(f"token {token_id} is not legal any more")  # see Matcher.renew
+            self._plan = plan[1:]
+        self._past.append(before)
+        return token_id
 
     def jump(self, token_ids: Sequence[int], remaining: int) -> list[int]:
-        """Accept forced tokens as far as remaining allows; [] if the plan spells them shorter."""
-        if remaining <= 0 or not token_ids:
-            return []
-        before = self._plan
-        taken = self._take(list(token_ids[:remaining]), remaining, may_refuse=True)
-        if not taken:
-            self._plan = before
-        return taken
+        """Accept forced tokens as far as remaining allows and the plan spells nothing shorter."""
+        ids = list(token_ids[: max(remaining, 0)])
+        if self._plan is None and self._num_unchecked >= len(ids):
+            self._accept(ids)
+            for _ in ids:
+                self._past.append(self._standing)
+                self._num_unchecked -= 1
+            return ids
+        for count, token_id in enumerate(ids):
+            before = self._standing
+            if not self._follow(token_id, remaining - count):
+                self._stand(before)
+                return ids[:count]
+            self._past.append(before)
+        return ids
+
+    def take_back(self, num_tokens: int) -> None:
+        """Undo the last tokens."""
+        self._matcher.rollback(num_tokens)
+        if num_tokens > len(self._past):
+            self.reset()
+            return
+        for _ in range(num_tokens):
+            before = self._past.pop()
+        if num_tokens:
+            self._stand(before)
 
     def reset(self) -> None:
         """Forget the plan: the matcher was moved by someone else."""
         self._plan, self._num_unchecked, self._last = None, 0, []
+        self._past.clear()
 
-    def _take(self, ids: list[int], remaining: int, may_refuse: bool = False) -> list[int]:
-        if self._plan is None and self._num_unchecked <= 0:
-            self._look(remaining)
+    @property
+    def _standing(self) -> _Standing:
+        return _Standing(self._plan, self._last, self._num_unchecked, self._retry_after)
+
+    def _stand(self, at: _Standing) -> None:
+        self._plan, self._last, self._num_unchecked, self._retry_after = at
+
+    def _accept(self, ids: list[int]) -> None:
         num_taken = self._matcher.accept(ids)
         if num_taken != len(ids):
             self._matcher.rollback(num_taken)
             raise GrammarError(f"token {ids[num_taken]} is not legal here")
-        self._num_unchecked -= num_taken
+
+    def _follow(self, token_id: int, remaining: int) -> bool:
+        """Accept token_id; not if there is a completion, and none after it that fits."""
+        if self._plan is None and self._num_unchecked <= 0:
+            self._look(remaining)
+        self._accept([token_id])
         old = self._plan
         if old is None:
-            return ids
-        new = self._plan_after(ids, old, remaining - len(ids))
-        if new is not None:
-            self._keep(new, remaining - len(ids))
-            return ids
-        # A completion of the state before exists, none of the state after: go back to it.
-        self._matcher.rollback(len(ids))
-        if may_refuse:
-            return []
-        if not self._matcher.accept(old[:1]):
-            raise GrammarError(f"token {old[0]} is not legal any more")  # see Matcher.renew
-        self._plan = old[1:]
-        return old[:1]
+            self._num_unchecked -= 1
+            return True
+        new = self._plan_after(token_id, old, remaining - 1)
+        if new is None:
+            self._matcher.rollback(1)
+            return False
+        self._keep(new, remaining - 1)
+        return True
 
     def _look(self, remaining: int) -> None:
         plan = self._end_of_last(remaining - STRICT_SLACK_TOKENS)
@@ -122,12 +173,12 @@ class Closer:
         self._plan = plan if slack < STRICT_SLACK_TOKENS else None
         self._num_unchecked = min(slack // SLACK_SHARE, MAX_UNCHECKED_TOKENS)
 
-    def _plan_after(self, ids: list[int], old: list[int], remaining: int) -> list[int] | None:
-        """A completion within remaining, after ids were accepted in a state that old completed."""
+    def _plan_after(self, token_id: int, old: list[int], remaining: int) -> list[int] | None:
+        """A completion within remaining, after token_id, in a state that old completed."""
         if self._matcher.is_finished:
             return []
-        if ids == old[: len(ids)]:
-            return old[len(ids) :]
+        if token_id == old[0]:
+            return old[1:]
         # Inside a string the same end stays right, and after its quote the rest of it: trying that
         # is cheaper than a search.
         for num_skipped in range(min(MOST_SKIPPED, len(old) - 1) + 1):

@@ -45,8 +45,7 @@ class GrammarState:
         """
         surplus = self._num_accepted - len(output_ids)
         if surplus > 0:
-            self.matcher.rollback(surplus)
-            self._closer.reset()
+            self._closer.take_back(surplus)
         elif surplus < 0:
             missing = [int(token_id) for token_id in output_ids[surplus:]]
             num_legal = self.matcher.accept(missing)
@@ -99,8 +98,7 @@ class GrammarState:
             except GrammarError:  # an unusable state; the next step rebuilds it
                 break
             if taken and self._num_kept_back and self.matcher.is_finished:
-                self.matcher.rollback(1)
-                self._closer.reset()
+                self._closer.take_back(1)
                 taken = taken[:-1]
             if not taken:
                 break

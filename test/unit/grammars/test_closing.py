@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cache
+from random import Random
 from typing import Any, cast
 
 import pytest
@@ -104,6 +105,51 @@ def test_it_is_complete_with_either_engine_and_a_real_vocabulary(
 
         assert ended, (extra, text)
         json.loads(text)
+
+
+def in_one_go(rig: GrammarRig, grammar: Grammar, max_tokens: int) -> list[int]:
+    """The tokens of the adversary, who draws one after the other."""
+    matcher = grammar.matcher()
+    closer = Closer(matcher)
+    ids: list[int] = []
+    while len(ids) < max_tokens and not matcher.is_finished:
+        forced = matcher.forced_tokens(16)
+        wanted = forced[0] if forced else longest_text(rig, matcher)
+        ids.append(closer.take(wanted, max_tokens - len(ids)))
+    return ids
+
+
+def with_jumps_taken_back(
+    rig: GrammarRig, grammar: Grammar, max_tokens: int, rng: Random
+) -> list[int]:
+    """The same with jumps, some of them taken back in part and drawn or jumped over again."""
+    matcher = grammar.matcher()
+    closer = Closer(matcher)
+    ids: list[int] = []
+    while len(ids) < max_tokens and not matcher.is_finished:
+        left = max_tokens - len(ids)
+        forced = matcher.forced_tokens(16)
+        taken = closer.jump(forced, left) if rng.random() < 0.7 else []
+        ids += taken or [closer.take(forced[0] if forced else longest_text(rig, matcher), left)]
+        if rng.random() < 0.1:
+            num_back = rng.randint(0, min(len(ids), 8))
+            closer.take_back(num_back)
+            del ids[len(ids) - num_back :]
+    return ids
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_tokens_do_not_depend_on_jumps_and_on_what_was_taken_back(name: str) -> None:
+    rig = GrammarRig(GrammarEngine.LLGUIDANCE, BYTES)
+    grammar = rig.served(SCHEMAS[name])
+    least = grammar.matcher().closing_tokens(1000)
+    assert least is not None
+
+    for max_tokens in range(max(len(least) - 3, 1), len(least) + 40, 3):
+        expected = in_one_go(rig, grammar, max_tokens)
+        for seed in range(3):
+            found = with_jumps_taken_back(rig, grammar, max_tokens, Random(seed))
+            assert found == expected, (max_tokens, seed)
 
 
 def test_a_budget_beyond_the_near_end_is_used_and_kept() -> None:
