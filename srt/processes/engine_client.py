@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,7 @@ from ..messages import (
     FlushDone,
     GenerateRequest,
     GrammarChecked,
+    GrammarSource,
     Ready,
     SchedulerReply,
     SchedulerState,
@@ -80,6 +81,13 @@ class _OpenRequest:
     arrivals: Mailbox[TextDelta | Exception] = field(default_factory=Mailbox)
 
 
+@dataclass(slots=True, eq=False)
+class _InCheck:
+    request: GenerateRequest
+    check: asyncio.Future[GrammarSource]
+    is_aborted: bool = False
+
+
 class EngineClient:
     """The engine as a front end sees it.
 
@@ -107,6 +115,7 @@ class EngineClient:
         self.observers: list[RequestObserver] = []
         self._to_scheduler = to_scheduler
         self._open: dict[str, _OpenRequest] = {}
+        self._in_check: dict[str, _InCheck] = {}  # whose grammars are being checked, not yet sent
         self._closing: dict[str, GenerateRequest] = {}  # given up, their last delta not yet here
         self._calls: dict[int, asyncio.Future[SchedulerReply]] = {}
         self._call_ids = itertools.count(1)
@@ -129,8 +138,8 @@ class EngineClient:
         return len(self._open)
 
     def is_open(self, rid: str) -> bool:
-        """Whether the engine still works on, or has not yet let go of, the request with this id."""
-        return rid in self._open or rid in self._closing
+        """Whether the request with this id is worked on, or has not yet been let go of."""
+        return rid in self._open or rid in self._closing or rid in self._in_check
 
     async def prepare(self, spec: GenerationSpec) -> list[GenerateRequest]:
         """Tokenise and check spec; return its requests, one per sample, for stream().
@@ -145,7 +154,9 @@ class EngineClient:
         if spec.grammar is None:
             return requests
         assert self.grammars is not None, "this client was made without a grammar service"
-        source = await self.grammars.check(spec.grammar, spec.grammar_field)
+        source = await self._checked(
+            requests, self.grammars.check(spec.grammar, spec.grammar_field)
+        )
         return [msgspec.structs.replace(request, grammar=source) for request in requests]
 
     async def stream(
@@ -176,17 +187,22 @@ class EngineClient:
     async def abort(self, rid: str | None) -> bool:
         """Abort the request with exactly this id, all samples of it, or all requests (None).
 
-        Returns whether there was any. Their streams end with a finish of type abort.
+        Returns whether there was any. Their streams end with a finish of type abort; prepare of
+        those whose grammar is still being checked raises BadRequest.
         """
         self._check_alive()
+        in_check = [one for one in self._in_check.values() if _belongs(one.request, rid)]
+        for one in in_check:
+            one.is_aborted = True
+            one.check.cancel()
         if rid is None:
             found = list(self._open)
             self._to_scheduler.send(AbortRequest(None))
         else:
-            found = [one for one in self._open if self._belongs(one, rid)]
-            for one in found:
-                self._to_scheduler.send(AbortRequest(one))
-        return bool(found)
+            found = [key for key, one in self._open.items() if _belongs(one.request, rid)]
+            for one_rid in found:
+                self._to_scheduler.send(AbortRequest(one_rid))
+        return bool(found or in_check)
 
     async def flush_cache(self, timeout_seconds: float) -> FlushDone:
         """Empty the prefix cache as soon as no request is open, waiting at most timeout_seconds."""
@@ -255,13 +271,38 @@ class EngineClient:
         if self.grammars is not None:
             self.grammars.close(reason)
 
-    def _send(self, request: GenerateRequest, at_once: AtOnce | None) -> _OpenRequest:
-        self._check_alive()
+    async def _checked(
+        self, requests: list[GenerateRequest], checking: Coroutine[Any, Any, GrammarSource]
+    ) -> GrammarSource:
+        """What checking gives; until then aborts find requests, and nobody else takes their rid."""
+        check = asyncio.ensure_future(checking)
+        found = [_InCheck(request, check) for request in requests]
+        try:
+            for one in found:
+                self._check_not_open(one.request)
+                self._in_check[one.request.rid] = one
+            return await check
+        except asyncio.CancelledError:
+            if not any(one.is_aborted for one in found):
+                raise
+            text = "the request was aborted while its grammar was being checked"
+            raise BadRequest(text, code="aborted") from None
+        finally:
+            check.cancel()
+            for one in found:
+                if self._in_check.get(one.request.rid) is one:
+                    del self._in_check[one.request.rid]
+
+    def _check_not_open(self, request: GenerateRequest) -> None:
         if self.is_open(request.rid):
             raise BadRequest(
                 f"a request with rid {request.rid!r} is still open; choose another or leave it out",
                 param="rid",
             )
+
+    def _send(self, request: GenerateRequest, at_once: AtOnce | None) -> _OpenRequest:
+        self._check_alive()
+        self._check_not_open(request)
         opened = _OpenRequest(request, at_once)
         self._to_scheduler.send(request)
         self._open[request.rid] = opened
@@ -317,16 +358,16 @@ class EngineClient:
         finally:
             self._calls.pop(call_id, None)
 
-    def _belongs(self, open_rid: str, rid: str) -> bool:
-        if open_rid == rid:
-            return True
-        if self._open[open_rid].request.sampling.n == 1:
-            return False
-        return open_rid.rpartition("-")[0] == rid
-
     def _check_alive(self) -> None:
         if self._death is not None:
             raise EngineDied(self._death)
+
+
+def _belongs(request: GenerateRequest, rid: str | None) -> bool:
+    """Whether rid is that of request or of the body that it is a sample of; None: of all."""
+    if rid is None or request.rid == rid:
+        return True
+    return request.sampling.n > 1 and request.rid.rpartition("-")[0] == rid
 
 
 def _taken_at_once(opened: _OpenRequest, delta: TextDelta) -> bool:

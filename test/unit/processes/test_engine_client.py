@@ -10,10 +10,19 @@ from typing import Any, cast
 import pytest
 from support.fake_engine import FakeServer
 
+from runtime.grammars.prepared import GrammarEngine, PreparedForm, PreparedGrammar
+from runtime.grammars.spec import GrammarKind, GrammarSpec, JsonWhitespace
 from runtime.srt.errors import BadRequest, EngineDied, Overloaded
-from runtime.srt.messages import AbortRequest, FlushCache, GenerateRequest, TextDelta
+from runtime.srt.messages import (
+    AbortRequest,
+    FlushCache,
+    GenerateRequest,
+    GrammarSource,
+    TextDelta,
+)
 from runtime.srt.processes.engine_client import EngineClient
 from runtime.srt.processes.generation_spec import GenerationSpec
+from runtime.srt.processes.grammar_service import GrammarService
 from runtime.srt.sampling_params import SamplingParams
 
 
@@ -143,6 +152,80 @@ def test_abort_matches_ids_exactly_and_all_samples_of_one() -> None:
         await asyncio.gather(*tasks)
         assert server.engine.received[-1] == AbortRequest(None)
         assert not await client.abort("a")
+
+    _run(test)
+
+
+class SlowGrammars:
+    """Checks that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[GrammarSource] = asyncio.get_running_loop().create_future()
+
+    async def check(self, spec: GrammarSpec, param: str | None) -> GrammarSource:
+        return await asyncio.shield(self.answer)
+
+    def close(self, reason: str) -> None:
+        self.answer.cancel()
+
+
+async def _in_check(
+    client: EngineClient, rid: str, **sampling: Any
+) -> asyncio.Task[list[GenerateRequest]]:
+    spec = GenerationSpec(
+        prompt="hello",
+        sampling=SamplingParams(max_new_tokens=4, **sampling),
+        rid=rid,
+        grammar=GrammarSpec(GrammarKind.REGEX, "a+"),
+    )
+    task = asyncio.ensure_future(client.prepare(spec))
+    while not client.is_open(rid if sampling.get("n", 1) == 1 else f"{rid}-0"):
+        await asyncio.sleep(0)
+    return task
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("num_samples", [1, 2])
+def test_a_request_whose_grammar_is_being_checked_can_be_aborted(
+    named: bool, num_samples: int
+) -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        client.grammars = cast(GrammarService, SlowGrammars())
+        task = await _in_check(client, "a", n=num_samples)
+        other = await _in_check(client, "b")
+
+        assert await client.abort("a" if named else None)
+
+        with pytest.raises(BadRequest, match="aborted while its grammar") as caught:
+            await task
+        assert caught.value.code == "aborted"
+        assert not client.is_open("a") and not client.is_open("a-0")
+        await asyncio.sleep(0)
+        assert other.done() is not named
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        assert not client.is_open("b")
+        assert not await client.abort("b")
+
+    _run(test)
+
+
+def test_the_id_of_a_request_whose_grammar_is_being_checked_is_taken() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        grammars = SlowGrammars()
+        client.grammars = cast(GrammarService, grammars)
+        task = await _in_check(client, "a")
+
+        with pytest.raises(BadRequest, match="still open"):
+            await _prepare(client, "a")
+        prepared = PreparedGrammar(
+            GrammarEngine.LLGUIDANCE, PreparedForm.REGEX, "a+", JsonWhitespace.COMPACT
+        )
+        grammars.answer.set_result(GrammarSource("key", prepared))
+
+        (request,) = await task
+        assert request.grammar is not None
+        assert await _text(client, request) == "abcd"
 
     _run(test)
 
