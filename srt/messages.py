@@ -138,9 +138,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag=True, kw
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Abort the request with exactly this id; None aborts all."""
+    """Abort the request with exactly this id; None aborts all.
+
+    is_shutdown: not because a client asked for it; each ends with an error that says so.
+    """
 
     rid: str | None
+    is_shutdown: bool = False
 
 
 class FlushCache(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -136,7 +136,7 @@ class _HttpServer:
         deadline = asyncio.get_running_loop().time() + timeout
         if not await client.wait_until_idle(timeout):
             logger.warning("aborting %d requests after the drain time", client.num_open_requests)
-            await client.abort(None)
+            await client.abort(None, is_shutdown=True)
             if not await client.wait_until_idle(_ABORT_WAIT_SECONDS):
                 logger.error(
                     "the engine does not answer; %d requests end with an error",

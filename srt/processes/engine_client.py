@@ -184,11 +184,12 @@ class EngineClient:
         finally:
             self._give_up(opened)
 
-    async def abort(self, rid: str | None) -> bool:
+    async def abort(self, rid: str | None, *, is_shutdown: bool = False) -> bool:
         """Abort the request with exactly this id, all samples of it, or all requests (None).
 
         Returns whether there was any. Their streams end with a finish of type abort; prepare of
-        those whose grammar is still being checked raises BadRequest.
+        those whose grammar is still being checked raises BadRequest. is_shutdown: as in
+        AbortRequest.
         """
         self._check_alive()
         in_check = [one for one in self._in_check.values() if _belongs(one.request, rid)]
@@ -197,7 +198,7 @@ class EngineClient:
             one.check.cancel()
         if rid is None:
             found = list(self._open)
-            self._to_scheduler.send(AbortRequest(None))
+            self._to_scheduler.send(AbortRequest(None, is_shutdown))
         else:
             found = [key for key, one in self._open.items() if _belongs(one.request, rid)]
             for one_rid in found:

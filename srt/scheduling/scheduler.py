@@ -57,6 +57,12 @@ logger = logging.getLogger(__name__)
 
 _SERVER_ERROR = "internal_server_error"
 CLIENT_ABORT = FinishReason(type="abort", message="aborted by the client")
+SHUTDOWN_ABORT = FinishReason(
+    type="abort",
+    message="the server is shutting down, and the answer was not finished in time",
+    status_code=503,
+    error_type="overloaded_error",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ class Scheduler:
             case GenerateRequest():
                 self._receive_request(message)
             case AbortRequest():
-                self._abort(message.rid)
+                self._abort(message)
             case FlushCache():
                 deadline = self._clock() + message.timeout_seconds
                 self._flushes.append(_PendingFlush(message, deadline))
@@ -184,11 +190,13 @@ class Scheduler:
         self._queues.waiting.add(request)
         self._num_unplanned += 1
 
-    def _abort(self, rid: str | None) -> None:
+    def _abort(self, message: AbortRequest) -> None:
+        rid = message.rid
+        reason = SHUTDOWN_ABORT if message.is_shutdown else CLIENT_ABORT
         doomed = list(self._by_rid.values()) if rid is None else [self._by_rid.get(rid)]
         for request in doomed:
             if request is not None:  # else it has just finished: its last delta is on the way
-                self._end(request, CLIENT_ABORT)
+                self._end(request, reason)
 
     # Plan, launch, absorb
 
