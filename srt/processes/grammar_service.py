@@ -2,8 +2,9 @@
 
 Checking and the first compile of a user's grammar may take any time and memory, so they happen
 where they can be ended: a worker, the first started with the first grammar, takes one at a time and
-is killed when that takes too long. Equal grammars that are asked for together are checked once, and
-results, failures too, are kept. The scheduler then compiles what is known to compile.
+is killed when that takes too long. Short ones go first, as a long one may take what a hundred of
+them do. Equal grammars that are asked for together are checked once, and results, failures too, are
+kept. The scheduler then compiles what is known to compile.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..messages import CheckGrammar, GrammarChecked, GrammarSource
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED_CHECKS = 1024
+OLDEST_EVERY = 4  # of so many one is the oldest that waits, however long its text
 MAX_CACHE_BYTES = 16 * 2**20  # texts of checked grammars
 _MOST_SECONDS_PER_CPU_SECOND = 10.0
 _START_SECONDS = 60.0  # from starting a worker to its first sign of life; xgrammar brings torch
@@ -173,11 +175,19 @@ class GrammarService:
             return
         if self._worker is None:
             self._worker = self._start_worker()
-        check = self._current = self._queue.popleft()
         self._num_calls += 1
+        check = self._current = self._next()
         check.call_id = self._num_calls
         self._worker.send(CheckGrammar(check.call_id, check.spec))
         self._set_timer(self._timeout_seconds if self._worker.is_ready else _START_SECONDS)
+
+    def _next(self) -> _Check:
+        oldest = self._queue[0]
+        check = oldest
+        if not oldest.is_second_try and self._num_calls % OLDEST_EVERY:
+            check = min(self._queue, key=lambda one: len(one.spec.text))
+        self._queue.remove(check)
+        return check
 
     def _set_timer(self, seconds: float) -> None:
         if self._timer is not None:

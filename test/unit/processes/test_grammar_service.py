@@ -12,7 +12,7 @@ from runtime.grammars.spec import GrammarKind, GrammarSpec, JsonWhitespace
 from runtime.srt.errors import EngineDied, GrammarInvalid, Overloaded
 from runtime.srt.messages import CheckGrammar, GrammarChecked
 from runtime.srt.processes import grammar_service
-from runtime.srt.processes.grammar_service import GrammarService, WorkerEnd
+from runtime.srt.processes.grammar_service import OLDEST_EVERY, GrammarService, WorkerEnd
 
 
 class PlayedWorker:
@@ -82,6 +82,26 @@ def test_equal_grammars_asked_for_together_and_later_are_checked_once() -> None:
 
         assert len({id(one) for one in (*results, later)}) == 1
         assert len(stage.workers[0].sent) == 1
+
+    run(play)
+
+
+def test_short_grammars_go_first_and_long_ones_have_their_turn() -> None:
+    async def play() -> None:
+        stage = Stage()
+        long = [stage.ask(f"{i}" + "a" * 1000) for i in range(3)]
+        await asyncio.sleep(0)
+        short = [stage.ask(f"b{i}") for i in range(20)]
+        await asyncio.sleep(0)
+        for _ in range(23):
+            stage.answer()
+        await asyncio.gather(*long, *short)
+
+        texts = [one.spec.text for one in stage.workers[0].sent]
+        turns = [index for index, text in enumerate(texts) if len(text) > 1000]
+        assert turns[0] == 0, "nothing else waited yet"
+        assert 1 < turns[1] <= OLDEST_EVERY and turns[2] <= 2 * OLDEST_EVERY
+        assert [one for one in texts if len(one) < 1000] == [f"b{i}" for i in range(20)]
 
     run(play)
 
