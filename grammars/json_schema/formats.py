@@ -19,8 +19,10 @@ _DAYS = (
     rf"(?:{_MONTHS_31}-(?:0[1-9]|[12]\d|3[01])|{_MONTHS_30}-(?:0[1-9]|[12]\d|30)"
     r"|02-(?:0[1-9]|1\d|2[0-8]))"
 )
-_LEAP_YEARS = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
-_DATE = rf"(?:\d{{4}}-{_DAYS}|{_LEAP_YEARS}-02-29)"
+# From the year 1 on: RFC 3339 has a year 0, the libraries that read dates have not.
+_YEARS = r"(?:[1-9]\d{3}|0[1-9]\d\d|00[1-9]\d|000[1-9])"
+_LEAP_YEARS = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+_DATE = rf"(?:{_YEARS}-{_DAYS}|{_LEAP_YEARS}-02-29)"
 # A leap second ends a UTC day; only the spellings in UTC are written.
 _OFFSET = r"(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 _TIME = (
