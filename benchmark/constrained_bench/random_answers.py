@@ -95,5 +95,5 @@ def _answer(
         times.append((time.thread_time_ns() - started) / 1e6)
         answer.num_replaced += outcome.token_id != token_id
         answer.num_tokens += 1 + len(outcome.forced)
-    answer.is_complete = state.matcher.is_finished
+    answer.is_complete = state.matcher.is_finished or state.matcher.is_at_end
     return answer
