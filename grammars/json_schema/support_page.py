@@ -107,7 +107,7 @@ draft knows. In a schema of draft 7 a keyword of a later draft is refused, not p
 
 ## Formats
 
-{names}. `byte` is base64; years begin with 0001. A format says nothing about values that are not strings.
+{names}. `byte` is base64; no year is 0. A format says nothing about values that are not strings.
 
 ## How the text is written
 
