@@ -80,7 +80,11 @@ class Closer:
             return ids
         for count, token_id in enumerate(ids):
             before = self._standing
-            if not self._follow(token_id, remaining - count):
+            try:
+                follows = self._follow(token_id, remaining - count)
+            except GrammarError:  # an unusable state; what was taken before it counts
+                follows = False
+            if not follows:
                 self._stand(before)
                 return ids[:count]
             self._past.append(before)

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from ..errors import BadRequest, EngineDied, Overloaded
+from ..errors import BadRequest, EngineDied, Overloaded, ServingError
 from ..loading.model_config import ModelConfig
 from ..messages import (
     AbortRequest,
@@ -81,11 +81,17 @@ class _OpenRequest:
     arrivals: Mailbox[TextDelta | Exception] = field(default_factory=Mailbox)
 
 
+_ABORTED_IN_CHECK = BadRequest(
+    "the request was aborted while its grammar was being checked", code="aborted"
+)
+_SHUTTING_DOWN = Overloaded("the server is shutting down, and the answer was not begun in time")
+
+
 @dataclass(slots=True, eq=False)
 class _InCheck:
     request: GenerateRequest
     check: asyncio.Future[GrammarSource]
-    is_aborted: bool = False
+    abort: ServingError | None = None  # what it ends with
 
 
 class EngineClient:
@@ -188,13 +194,13 @@ class EngineClient:
         """Abort the request with exactly this id, all samples of it, or all requests (None).
 
         Returns whether there was any. Their streams end with a finish of type abort; prepare of
-        those whose grammar is still being checked raises BadRequest. is_shutdown: as in
-        AbortRequest.
+        those whose grammar is still being checked raises BadRequest, or Overloaded if is_shutdown,
+        which is as in AbortRequest.
         """
         self._check_alive()
         in_check = [one for one in self._in_check.values() if _belongs(one.request, rid)]
         for one in in_check:
-            one.is_aborted = True
+            one.abort = _SHUTTING_DOWN if is_shutdown else _ABORTED_IN_CHECK
             one.check.cancel()
         if rid is None:
             found = list(self._open)
@@ -228,9 +234,9 @@ class EngineClient:
         return reply
 
     async def wait_until_idle(self, timeout_seconds: float) -> bool:
-        """Wait until no request is open; return whether that came in time."""
+        """Wait until no request is open or in check; return whether that came in time."""
         deadline = asyncio.get_running_loop().time() + timeout_seconds
-        while self._open and self.status != "dead":
+        while (self._open or self._in_check) and self.status != "dead":
             if asyncio.get_running_loop().time() >= deadline:
                 return False
             await asyncio.sleep(0.02)
@@ -284,10 +290,9 @@ class EngineClient:
                 self._in_check[one.request.rid] = one
             return await check
         except asyncio.CancelledError:
-            if not any(one.is_aborted for one in found):
+            if (abort := next((one.abort for one in found if one.abort), None)) is None:
                 raise
-            text = "the request was aborted while its grammar was being checked"
-            raise BadRequest(text, code="aborted") from None
+            raise type(abort)(abort.message, param=abort.param, code=abort.code) from None
         finally:
             check.cancel()
             for one in found:

@@ -152,6 +152,17 @@ def test_tokens_do_not_depend_on_jumps_and_on_what_was_taken_back(name: str) -> 
             assert found == expected, (max_tokens, seed)
 
 
+def test_a_jump_that_breaks_off_keeps_what_it_took() -> None:
+    rig = GrammarRig(GrammarEngine.LLGUIDANCE, BYTES)
+    matcher = rig.regex("abc").matcher()
+    closer = Closer(matcher)
+    a, b, z = (rig.vocabulary.encode(letter)[0] for letter in "abz")
+
+    assert closer.jump([a, z, b], 10) == [a]
+
+    assert closer.take(b, 9) == b
+
+
 def test_a_budget_beyond_the_near_end_is_used_and_kept() -> None:
     rig = GrammarRig(GrammarEngine.LLGUIDANCE, BYTES)
     max_tokens = 4 * STRICT_SLACK_TOKENS

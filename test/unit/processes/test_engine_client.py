@@ -210,6 +210,21 @@ def test_a_request_whose_grammar_is_being_checked_can_be_aborted(
     _run(test)
 
 
+def test_the_drain_waits_for_checks_and_then_tells_them_that_the_server_ends() -> None:
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        client.grammars = cast(GrammarService, SlowGrammars())
+        task = await _in_check(client, "a")
+
+        assert not await client.wait_until_idle(0.05)
+        await client.abort(None, is_shutdown=True)
+
+        with pytest.raises(Overloaded, match="shutting down"):
+            await task
+        assert await client.wait_until_idle(0.05)
+
+    _run(test)
+
+
 def test_the_id_of_a_request_whose_grammar_is_being_checked_is_taken() -> None:
     async def test(server: FakeServer, client: EngineClient) -> None:
         grammars = SlowGrammars()
