@@ -76,6 +76,14 @@ class Overloaded(ServingError):
     retryable = True
 
 
+class DeviceOutOfMemory(ServingError):
+    """A step found no memory on the device; the text names a flag that leaves more of it."""
+
+    status_code = 503
+    error_type = "overloaded_error"
+    retryable = True
+
+
 class DeadlinePassed(ServingError):
     """The request did not end within the time it was given."""
 

@@ -131,6 +131,7 @@ class Simulator:
         self._note_admissions(planned)
         with watch if self._setup.full_launch else nullcontext():
             in_flight = scheduler.launch(plan)
+        assert in_flight is not None, "a step that is not computed needs no memory"
         clock.advance(self._setup.cost.seconds(planned.load))
         with watch:
             scheduler.absorb(in_flight)

@@ -9,19 +9,20 @@ Shape letters: B rows, T new tokens of all rows, R sampled rows, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NoReturn
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from ..attention.backend import AttentionBackend
 from ..attention.tensor_batch import TensorBatch
-from ..errors import ConfigError
+from ..errors import DeviceOutOfMemory
 from ..memory.kv_pool import KvPool
 from ..models.causal_lm import CausalLM
 from .cuda_graphs import DecodeGraphs, GraphStep
 from .device import Device, Stream
+from .device_memory import gib
 from .device_sampler import DeviceSampler, SamplingPlan
 from .device_slot_table import DeviceSlotTable
 from .forward_batch import ForwardBatch, PromptLogprobRow, SampleRow, StepOutput
@@ -90,61 +91,58 @@ class CudaExecutor:
     @torch.inference_mode()
     def launch(self, batch: ForwardBatch, sampled: list[int], relayed: list[int]) -> CudaStep:
         """See LaunchingExecutor.launch."""
-        try:
-            step = CudaStep(self, batch, sampled, relayed)
-            step.forward()
-        except self.streams.device.out_of_memory as error:
-            self.refuse(batch, error)
+        step = CudaStep(self, batch, sampled, relayed)
+        step.launch()
         return step
 
-    @torch.inference_mode()
-    def correct_relayed(self, token_ids: Mapping[int, int]) -> None:
-        """See LaunchingExecutor.correct_relayed. Seldom: it waits for the upload."""
-        rows = torch.tensor(list(token_ids), dtype=torch.int64)
-        tokens = torch.tensor(list(token_ids.values()), dtype=torch.int64)
-        device = self.streams.device
-        with device.running_on(self.streams.forward):
-            self.relay.put(rows.to(device.torch_device), tokens.to(device.torch_device))
-
-    def refuse(self, batch: ForwardBatch, error: BaseException) -> NoReturn:
-        """Raise ConfigError for a step that found no memory."""
-        device = self.streams.device
-        raise ConfigError(
+    def out_of_memory(self, batch: ForwardBatch) -> DeviceOutOfMemory:
+        """For a step that found no memory."""
+        return DeviceOutOfMemory(
             f"the device ran out of memory in a step of {batch.num_tokens} tokens and "
-            f"{batch.num_rows} rows, beside a KV pool of {_gib(self.kv_pool.num_bytes)}, with "
-            f"{_gib(device.free_bytes())} left: set --max-total-tokens to "
-            f"{int(self.kv_pool.num_slots * 0.9)} or lower --chunked-prefill-size"
-        ) from error
+            f"{batch.num_rows} rows, beside a KV pool of {gib(self.kv_pool.num_bytes)}, with "
+            f"{gib(self.streams.device.free_bytes())} left: start the server with "
+            f"--max-total-tokens {int(self.kv_pool.num_slots * 0.9)} or less, or a lower "
+            "--chunked-prefill-size"
+        )
 
 
 class CudaStep:
-    """A LaunchedStep of a CudaExecutor."""
+    """A LaunchedStep of a CudaExecutor; launch() comes first.
+
+    Where the device has no memory left its methods raise DeviceOutOfMemory, and the step is over:
+    the executor is as it was before, but for slots of KV that the step was to write.
+    """
 
     def __init__(
         self, executor: CudaExecutor, batch: ForwardBatch, sampled: list[int], relayed: list[int]
     ) -> None:
         self._executor = executor
         self._batch = batch
-        self._num_sampled = len(sampled)
         self._has_own_table = not executor.slot_table.holds(batch)
         self._graph_step: GraphStep | None = None
         if executor.graphs is not None and not self._has_own_table:
             self._graph_step = executor.graphs.step_for(batch)
-        self._inputs = executor.inputs.upload(self._arrays(sampled, relayed))
+        self._sampled, self._relayed = sampled, relayed
+        self._open: list[StagedArrays] = []  # uploaded, and not yet released
         self._hidden: torch.Tensor | None = None  # [T, hidden], or a graph's rows
         self._logits: torch.Tensor | None = None  # [R, V]
         self._plan: SamplingPlan | None = None
         self._scored: list[ScoreSlice] = []
         self._num_scored: list[int] = []  # positions of each prompt row
         self._results: ResultsToCome | None = None
-        forward = executor.streams.forward
-        forward.wait_for(self._inputs.uploaded)
-        with executor.streams.device.running_on(forward):
-            executor.slot_table.apply(self._inputs.tensors)
-            self._tensors = self._tensor_batch()
 
-    def forward(self) -> None:
-        """Enqueue relay, forward pass and logits; to be run in inference mode."""
+    def launch(self) -> None:
+        """Send the inputs up and enqueue all but the draws; to be run in inference mode."""
+        executor = self._executor
+        with self._ending_where_memory_ends():
+            self._inputs = self._upload(executor.inputs, self._arrays())
+            with executor.streams.device.running_on(executor.streams.forward):
+                executor.slot_table.apply(self._inputs.tensors)
+                self._tensors = self._tensor_batch()
+            self._forward()
+
+    def _forward(self) -> None:
+        """Enqueue relay, forward pass and logits."""
         executor, staged = self._executor, self._inputs.tensors
         with executor.streams.device.running_on(executor.streams.forward):
             executor.relay.take(
@@ -157,24 +155,28 @@ class CudaStep:
                 self._hidden = executor.model.forward(
                     self._tensors, executor.kv_pool, executor.attention
                 )
-            if self._num_sampled:
+            if self._sampled:
                 last = self._hidden.index_select(0, staged["last_places"])
                 self._logits = executor.model.compute_logits(last)  # [R, V]
 
     @torch.inference_mode()
-    def run_forward_again(self) -> None:
+    def run_forward_again(self, corrected: Mapping[int, int]) -> None:
         """See LaunchedStep.run_forward_again."""
-        self.forward()
+        executor, device = self._executor, self._executor.streams.device
+        rows = torch.tensor(list(corrected), dtype=torch.int64)
+        tokens = torch.tensor(list(corrected.values()), dtype=torch.int64)
+        with self._ending_where_memory_ends():
+            with device.running_on(executor.streams.forward):
+                executor.relay.put(rows.to(device.torch_device), tokens.to(device.torch_device))
+            self._forward()
 
     @torch.inference_mode()
     def sample(
         self, sample_rows: list[SampleRow], prompt_logprob_rows: list[PromptLogprobRow]
     ) -> None:
         """See LaunchedStep.sample."""
-        try:
+        with self._ending_where_memory_ends():
             self._sample(sample_rows, prompt_logprob_rows)
-        except self._executor.streams.device.out_of_memory as error:
-            self._executor.refuse(self._batch, error)
 
     def collect(self) -> StepOutput:
         """See LaunchedStep.collect."""
@@ -190,7 +192,7 @@ class CudaStep:
     ) -> None:
         executor = self._executor
         forward = executor.streams.forward
-        assert len(sample_rows) == self._num_sampled, "other rows than were launched"
+        assert len(sample_rows) == len(self._sampled), "other rows than were launched"
         arrays: dict[str, HostArray] = {}
         if sample_rows:
             self._plan = executor.sampler.plan(sample_rows)
@@ -200,20 +202,40 @@ class CudaStep:
         self._scored = list(slices_of_prompts(prompt_logprob_rows, starts))
         for one in self._scored:
             arrays.update(one.arrays())
-        staged = executor.sampling_inputs.upload(arrays) if arrays else None
-        if staged is not None:
-            forward.wait_for(staged.uploaded)
+        tensors = self._upload(executor.sampling_inputs, arrays).tensors if arrays else {}
         with executor.streams.device.running_on(forward):
-            self._results = executor.results.download(self._enqueue(staged))
-        last_read = forward.record()
-        self._inputs.release(last_read)
-        if staged is not None:
-            staged.release(last_read)
+            self._results = executor.results.download(self._enqueue(tensors))
+        self._release()
 
-    def _enqueue(self, staged: StagedArrays | None) -> dict[str, torch.Tensor]:
+    def _upload(self, ring: StagingRing, arrays: Mapping[str, HostArray]) -> StagedArrays:
+        """arrays on the device, for what is enqueued on the forward stream until _release()."""
+        staged = ring.upload(arrays)
+        self._open.append(staged)
+        self._executor.streams.forward.wait_for(staged.uploaded)
+        return staged
+
+    def _release(self) -> None:
+        last_read = self._executor.streams.forward.record()
+        for staged in self._open:
+            staged.release(last_read)
+        self._open.clear()
+
+    @contextmanager
+    def _ending_where_memory_ends(self) -> Iterator[None]:
+        executor = self._executor
+        try:
+            yield
+        except Exception as error:
+            if not executor.streams.device.is_out_of_memory(error):
+                raise
+            self._release()
+            executor.slot_table.forget(self._batch)
+            self._hidden = self._logits = None  # before it is counted what is left
+            raise executor.out_of_memory(self._batch) from error
+
+    def _enqueue(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Everything after the forward pass; returns what is to come back."""
         executor = self._executor
-        tensors = {} if staged is None else staged.tensors
         results: dict[str, torch.Tensor] = {}
         if self._plan is not None:
             assert self._logits is not None
@@ -226,9 +248,10 @@ class CudaStep:
             results.update(one.compute(logits, one.staged(tensors, "targets"), tensors))
         return results
 
-    def _arrays(self, sampled: list[int], relayed: list[int]) -> dict[str, HostArray]:
+    def _arrays(self) -> dict[str, HostArray]:
         """What the forward pass needs, the graph's own inputs first."""
         batch, step = self._batch, self._graph_step
+        sampled, relayed = self._sampled, self._relayed
         ends = batch.cu_query_lens[1:].astype(np.int64)
         if step is not None:
             assert self._executor.graphs is not None
@@ -263,7 +286,3 @@ _EAGER_FIELDS = (
     "kv_lens",
     "cu_query_lens",
 )
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / (1 << 30):.2f} GiB"

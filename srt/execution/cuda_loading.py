@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +30,12 @@ from .device import CudaDevice, Device
 from .device_memory import (
     DeviceUse,
     gib,
+    out_of_memory_at_graphs,
     out_of_memory_at_load,
+    out_of_memory_at_pool,
     out_of_memory_at_profile,
     plan_device_kv_tokens,
+    refusing_out_of_memory,
 )
 from .device_sampler import DeviceSampler
 from .device_slot_table import DeviceSlotTable
@@ -77,7 +81,10 @@ def load_device_executor(
     loading = _Loading(device, streams, parts, config, args, getattr(torch, kv_dtype))
     model, weight_bytes = loading.load_model(folder, dtype, free_at_start)
     step = loading.largest_step()
-    attention = parts.make_attention(step.num_rows, streams.copy, streams.forward)
+    with loading.fitting_beside_weights(step):
+        attention = parts.make_attention(step.num_rows, streams.copy, streams.forward)
+        pool = loading.pool(PROFILE_SLOTS + 1)
+        table = loading.table(step.num_rows, step.num_columns)
     sampler = DeviceSampler(config.vocab_size, parts.draw, parts.logit_ops)
 
     def executor(
@@ -95,33 +102,33 @@ def load_device_executor(
             graphs,
         )
 
-    def graphs(kv_pool: KvPool, table: DeviceSlotTable, max_rows: int) -> DecodeGraphs | None:
-        num_rows = min(args.cuda_graph_max_rows, max_rows)
+    def graphs(kv_pool: KvPool, table: DeviceSlotTable, num_rows: int) -> DecodeGraphs | None:
         if args.disable_cuda_graph or not parts.has_graphs:
             return None
         return DecodeGraphs(
             device, streams.forward, model, kv_pool, attention, table.slots, num_rows
         )
 
-    pool, table = loading.pool(PROFILE_SLOTS + 1), loading.table(step.num_rows, step.num_columns)
     weights = free_at_start - device.free_bytes()
-    use = DeviceUse(
-        free_at_start,
-        weights,
-        loading.profile(executor(pool, table, None), step),
-        loading.graph_bytes(graphs(pool, table, step.num_rows)),
-    )
+    with loading.fitting_beside_weights(step):
+        step_bytes = loading.profile(executor(pool, table, None), step)
+    graph_rows = min(args.cuda_graph_max_rows, step.num_rows)
+    with refusing_out_of_memory(device, lambda free: out_of_memory_at_graphs(graph_rows, free)):
+        graph_bytes = loading.graph_bytes(graphs(pool, table, graph_rows))
+    use = DeviceUse(free_at_start, weights, step_bytes, graph_bytes)
     del pool, table
     tokens = plan_device_kv_tokens(args, config, kv_dtype, use)
     num_rows = args.max_running_requests or default_num_rows(tokens)
     num_columns = min(config.served_context(args.context_length), tokens)
-    pool = loading.pool(tokens + args.page_size)
-    table = loading.table(num_rows, -(-num_columns // args.page_size) * args.page_size)
-    captured = graphs(pool, table, num_rows)
-    if captured is not None:
-        captured.capture()
+    with refusing_out_of_memory(device, lambda free: out_of_memory_at_pool(args, use, tokens)):
+        pool = loading.pool(tokens + args.page_size)
+        table = loading.table(num_rows, -(-num_columns // args.page_size) * args.page_size)
+        captured = graphs(pool, table, min(args.cuda_graph_max_rows, num_rows))
+        if captured is not None:
+            captured.capture()
+        served = executor(pool, table, captured)
     logger.info("device memory: %s, KV pool %s", use.parts(), gib(pool.num_bytes))
-    return executor(pool, table, captured)
+    return served
 
 
 def _cuda_device() -> Device:
@@ -155,13 +162,11 @@ class _Loading:
         needed = sum(math.prod(shape) for shape in shapes) * torch_dtype.itemsize
         if needed > free_bytes:
             raise out_of_memory_at_load(needed, free_bytes)
-        try:
+        with refusing_out_of_memory(self.device, lambda free: out_of_memory_at_load(needed, free)):
             with self.device.torch_device:
                 model = build_model(self.config, torch_dtype, self.parts.ops)
             upload = WeightUpload(self.device, self.streams.copy)
             return model, load_weights(folder, model.parameters(), upload)
-        except self.device.out_of_memory as error:
-            raise out_of_memory_at_load(needed, free_bytes) from error
 
     def largest_step(self) -> LargestStep:
         args = self.args
@@ -178,17 +183,16 @@ class _Loading:
         """With a dummy row 0 beside num_rows."""
         return DeviceSlotTable(num_rows + 1, num_columns, self.device.torch_device)
 
+    def fitting_beside_weights(self, step: LargestStep) -> AbstractContextManager[None]:
+        """Refuses a largest step, and what it needs, if the device has no room for it."""
+        return refusing_out_of_memory(
+            self.device,
+            lambda free: out_of_memory_at_profile(step.num_tokens, step.num_rows, free),
+        )
+
     def profile(self, executor: CudaExecutor, step: LargestStep) -> int:
         """Bytes that the largest step takes at its worst moment."""
-        free_bytes = self.device.free_bytes()
-        try:
-            return self.device.peak_bytes(
-                lambda: _run(executor, step),
-            )
-        except ConfigError as error:
-            if not isinstance(error.__cause__, self.device.out_of_memory):
-                raise
-            raise out_of_memory_at_profile(step.num_tokens, step.num_rows, free_bytes) from error
+        return self.device.peak_bytes(lambda: _run(executor, step))
 
     def graph_bytes(self, graphs: DecodeGraphs | None) -> int:
         """What all graphs will take: the largest needs most, the others little beside it."""

@@ -51,11 +51,14 @@ class Graph(Protocol):
 
 
 class Device(Protocol):
-    """Where a model runs. out_of_memory is what an allocation that fails raises."""
+    """Where a model runs."""
 
     torch_device: torch.device
     num_multiprocessors: int
-    out_of_memory: type[BaseException]
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Whether error is what an allocation that fails raises."""
+        ...
 
     def new_stream(self, name: str) -> Stream: ...
 
@@ -99,12 +102,13 @@ class Device(Protocol):
 class CpuDevice:
     """A Device that has done everything before a call returns."""
 
-    out_of_memory: type[BaseException] = MemoryError
-
     num_multiprocessors = 1
 
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError)
 
     def new_stream(self, name: str) -> Stream:
         return _DoneStream()
@@ -159,16 +163,23 @@ class _RunAgain:
         self._run()
 
 
+_NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
 class CudaDevice:
     """One NVIDIA GPU. To be made only where torch.cuda.is_available()."""
-
-    out_of_memory: type[BaseException] = torch.OutOfMemoryError
 
     def __init__(self, index: int = 0) -> None:
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)
         properties = torch.cuda.get_device_properties(self.torch_device)
         self.num_multiprocessors = int(properties.multi_processor_count)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        if isinstance(error, torch.OutOfMemoryError):
+            return True
+        # The driver, cuBLAS and Triton allocate too, and have no type of their own for it.
+        return isinstance(error, RuntimeError) and any(one in str(error) for one in _NO_MEMORY)
 
     def new_stream(self, name: str) -> Stream:
         return _CudaStream(self.torch_device)

@@ -6,13 +6,16 @@ graphs have been run, so the rest of the memory is the pool's.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..errors import ConfigError
+from ..errors import ConfigError, DeviceOutOfMemory
 from ..loading.model_config import ModelConfig
 from ..memory.kv_layout import bytes_per_token
 from ..memory.request_table import default_num_rows, table_bytes
 from ..server_args import ServerArgs
+from .device import Device
 from .kv_budget import MIN_POOL_TOKENS
 
 DEFAULT_DEVICE_FRACTION = 0.9
@@ -50,10 +53,7 @@ def plan_device_kv_tokens(
     Raises ConfigError naming the flag, the figures and a value that would work.
     """
     token_bytes = bytes_per_token(config, kv_dtype)
-    fraction = args.mem_fraction_static
-    if fraction is None:
-        wanted_all = args.max_total_tokens is None
-        fraction = DEFAULT_DEVICE_FRACTION if wanted_all else MAX_DEVICE_FRACTION
+    fraction = _device_fraction(args)
     room = int(use.free_at_start * fraction) - use.total
     most = args.max_total_tokens or max(0, room) // token_bytes
     tables = device_table_bytes(args, config.served_context(args.context_length), most)
@@ -70,6 +70,18 @@ def device_table_bytes(args: ServerArgs, num_columns: int, num_tokens: int) -> i
     """Bytes of the slot table on the device for a pool of num_tokens."""
     num_rows = args.max_running_requests or default_num_rows(num_tokens)
     return table_bytes(num_rows, min(num_columns, max(1, num_tokens)))
+
+
+@contextmanager
+def refusing_out_of_memory(device: Device, refusal: Callable[[int], ConfigError]) -> Iterator[None]:
+    """Raise refusal, of the bytes that were free before, where the device has too few."""
+    free_bytes = device.free_bytes()
+    try:
+        yield
+    except Exception as error:
+        if not (isinstance(error, DeviceOutOfMemory) or device.is_out_of_memory(error)):
+            raise
+        raise refusal(free_bytes) from error
 
 
 def out_of_memory_at_load(num_bytes: int, free_bytes: int) -> ConfigError:
@@ -90,9 +102,37 @@ def out_of_memory_at_profile(num_tokens: int, num_rows: int, free_bytes: int) ->
     )
 
 
+def out_of_memory_at_graphs(num_rows: int, free_bytes: int) -> ConfigError:
+    """For decode graphs that do not fit beside weights and step."""
+    smaller = f"set --cuda-graph-max-rows to {num_rows // 2} or less, or " if num_rows > 1 else ""
+    return ConfigError(
+        f"the graphs of decode steps of up to {num_rows} rows do not fit in the "
+        f"{gib(free_bytes)} that is left: {smaller}set --disable-cuda-graph"
+    )
+
+
+def out_of_memory_at_pool(args: ServerArgs, use: DeviceUse, num_tokens: int) -> ConfigError:
+    """For a pool of num_tokens that does not fit though it was computed to."""
+    if args.max_total_tokens is not None:
+        remedy = f"--max-total-tokens to {int(num_tokens * 0.9)}"
+    else:
+        remedy = f"--mem-fraction-static to {_device_fraction(args) - 0.05:.2f}"
+    return ConfigError(
+        f"the KV pool of {num_tokens} tokens and the graphs over it do not fit, though "
+        f"{gib(use.free_at_start)} were free, {use.parts()}; other programs may use the device: "
+        f"set {remedy} or less"
+    )
+
+
 def gib(num_bytes: int) -> str:
     """num_bytes for an error's text."""
     return f"{num_bytes / (1 << 30):.2f} GiB"
+
+
+def _device_fraction(args: ServerArgs) -> float:
+    if args.mem_fraction_static is not None:
+        return args.mem_fraction_static
+    return DEFAULT_DEVICE_FRACTION if args.max_total_tokens is None else MAX_DEVICE_FRACTION
 
 
 def _explicit_tokens(

@@ -16,6 +16,8 @@ import torch
 from .forward_batch import ForwardBatch
 from .packed_arrays import HostArray
 
+_UNKNOWN = -1  # no slot
+
 
 class DeviceSlotTable:
     """[num_rows, num_columns] int32 on device, zero at first: slot 0 is the dummy."""
@@ -57,6 +59,11 @@ class DeviceSlotTable:
             "changed_places": np.concatenate(places) if places else np.empty(0, np.int64),
             "changed_slots": np.concatenate(slots) if slots else np.empty(0, np.int32),
         }
+
+    def forget(self, batch: ForwardBatch) -> None:
+        """Count on nothing that the device was told of batch's rows: its step came to nothing."""
+        if self.holds(batch):
+            self._known[batch.table_rows] = _UNKNOWN
 
     @staticmethod
     def own_table(batch: ForwardBatch) -> dict[str, HostArray]:

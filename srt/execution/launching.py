@@ -14,10 +14,17 @@ from .forward_batch import Executor, ForwardBatch, PromptLogprobRow, SampleRow, 
 
 
 class LaunchedStep(Protocol):
-    """One step on the device. sample() comes once, then collect() once."""
+    """One step on the device. sample() comes once, then collect() once.
 
-    def run_forward_again(self) -> None:
-        """Take the relayed tokens anew, after they were corrected, and compute once more."""
+    Raises DeviceOutOfMemory before the results are collected, or not at all; the step has then come
+    to nothing, and others may be launched.
+    """
+
+    def run_forward_again(self, corrected: Mapping[int, int]) -> None:
+        """Compute once more, with other relayed tokens than were drawn, by row of the slot table.
+
+        Seldom: it may wait for an upload.
+        """
         ...
 
     def sample(
@@ -39,10 +46,6 @@ class LaunchingExecutor(Executor, Protocol):
         """Enqueue the forward pass of batch, which is read before this returns.
 
         sampled: the batch rows that will draw. relayed: those whose last new token is the one that
-        the row's last step drew, and stays on the device.
+        the row's last step drew, and stays on the device. Raises DeviceOutOfMemory.
         """
-        ...
-
-    def correct_relayed(self, token_ids: Mapping[int, int]) -> None:
-        """Replace what was drawn last for rows of the slot table."""
         ...

@@ -81,8 +81,8 @@ class StagingRing:
         # Seldom: sizes double. The old halves may not go while a stream still uses them.
         self._device.synchronize()
         size = max(_LEAST_BYTES, 1 << (num_bytes - 1).bit_length())
-        buffers.host = self._device.host_buffer(size)
-        buffers.device = torch.empty(size, dtype=torch.uint8, device=self._device.torch_device)
+        device_half = torch.empty(size, dtype=torch.uint8, device=self._device.torch_device)
+        buffers.host, buffers.device = self._device.host_buffer(size), device_half
 
 
 class ForwardUploads:

@@ -39,8 +39,7 @@ class LaunchRunner:
             rows = {row for _, row in step.relayed}
             corrected = {row: one for row, one in previous.settle().items() if row in rows}
             if corrected:  # a grammar put other tokens in place of those drawn: near its end only
-                self._executor.correct_relayed(corrected)
-                launched.run_forward_again()
+                launched.run_forward_again(corrected)
             _complete(step, previous.tokens())
         if step.constrained:
             self._grammar_rows.mask(step.constrained, step.sample_rows)

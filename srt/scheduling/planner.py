@@ -18,6 +18,7 @@ from ..memory.kv_memory import KvMemory
 from ..messages import FinishReason, SchedulerCounters
 from .admission import AdmissionRule, admission_rule, retraction_order
 from .config import SchedulerConfig
+from .finish_reasons import failure
 from .limits import TokenQuotas
 from .prefill_pace import PrefillPace
 from .request import Request
@@ -142,9 +143,7 @@ class StepPlanner:
             f"{request.num_tokens + 1} tokens of this request; start the server with a larger "
             "--max-total-tokens"
         )
-        reason = FinishReason(
-            type="abort", message=message, status_code=500, error_type="internal_server_error"
-        )
+        reason = failure(message, 500)
         if self._memory.pinned_tokens:
             reason = _no_room_beside_pins(request, self._memory)
         self.release(request)
@@ -334,6 +333,4 @@ def _no_room_beside_pins(request: Request, memory: KvMemory) -> FinishReason:
         f"cannot hold the {request.num_tokens + 1} tokens of this request; try again when a pin "
         "has expired, or unpin one"
     )
-    return FinishReason(
-        type="abort", message=message, status_code=503, error_type="overloaded_error"
-    )
+    return failure(message, 503, "overloaded_error")

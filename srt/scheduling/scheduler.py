@@ -16,7 +16,7 @@ import msgspec
 
 from runtime.grammars.matcher import GrammarError
 
-from ..errors import BadRequest, ServingError
+from ..errors import BadRequest, DeviceOutOfMemory, ServingError
 from ..execution.forward_batch import Executor, SampledToken
 from ..execution.launching import LaunchingExecutor
 from ..memory.kv_memory import KvLease, KvMemory
@@ -40,6 +40,7 @@ from ..messages import (
 from .batch_builder import BatchBuilder, StepInput
 from .compiling import CompilingRequests, GrammarStore, NoGrammars
 from .config import SchedulerConfig
+from .finish_reasons import CLIENT_ABORT, SERVER_ERROR, SHUTDOWN_ABORT, failure
 from .grammar_rows import Outcome
 from .launch_runner import LaunchRunner
 from .limits import Deadlines
@@ -54,15 +55,6 @@ from .stop_rules import finish_after
 from .waiting_queue import WaitingQueue
 
 logger = logging.getLogger(__name__)
-
-_SERVER_ERROR = "internal_server_error"
-CLIENT_ABORT = FinishReason(type="abort", message="aborted by the client")
-SHUTDOWN_ABORT = FinishReason(
-    type="abort",
-    message="the server is shutting down, and the answer was not finished in time",
-    status_code=503,
-    error_type="overloaded_error",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +159,12 @@ class Scheduler:
             try:
                 self._pins.check(request)
             except BadRequest as error:
-                self._finish(request, _failure(error.message, 400, error.error_type))
+                self._finish(request, failure(error.message, 400, error.error_type))
                 return
         num_queued = len(self._queues.waiting) + len(self._compiling) + 1
         refusal = self._queue_limits.refusal(request, num_queued, self._num_unplanned)
         if refusal is not None:
-            self._finish(request, _failure(refusal, 503, "overloaded_error"))
+            self._finish(request, failure(refusal, 503, "overloaded_error"))
             return
         self._by_rid[message.rid] = request
         self._deadlines.add(request)
@@ -185,7 +177,7 @@ class Scheduler:
                 if not self._compiling.attach(request):
                     return
             except GrammarError as error:
-                self._end(request, _failure(str(error), 400, "invalid_request_error"))
+                self._end(request, failure(str(error), 400, "invalid_request_error"))
                 return
         self._queues.waiting.add(request)
         self._num_unplanned += 1
@@ -213,7 +205,7 @@ class Scheduler:
             due, self._in_flight = self._in_flight, launched
         if due is not None:
             self.absorb(due)
-        return due is not None or launched is not None
+        return due is not None or plan is not None
 
     def plan(self) -> StepPlan | None:
         """Decide the next step; None if there is nothing to compute."""
@@ -238,8 +230,8 @@ class Scheduler:
                 assert is_held_up, "requests are open, and none can go on"
                 return None
 
-    def launch(self, plan: StepPlan) -> StepInFlight:
-        """Have the planned rows computed, and count on it."""
+    def launch(self, plan: StepPlan) -> StepInFlight | None:
+        """Have the planned rows computed, and count on it; None if the device has no memory."""
         step = self._builder.build(plan.rows)
         leases = {}
         for row in step.rows:
@@ -253,7 +245,23 @@ class Scheduler:
             request.reserve()
         for request, scored in zip(step.scored_requests, step.prompt_logprob_rows, strict=False):
             request.num_scored += len(scored.target_ids)
-        return StepInFlight(step, leases, self._runner.submit(step))
+        try:
+            return StepInFlight(step, leases, self._runner.submit(step))
+        except DeviceOutOfMemory as error:
+            self._give_up(step, error)
+            return None
+
+    def _give_up(self, step: StepInput, error: DeviceOutOfMemory) -> None:
+        """End the request with most tokens in a step that came to nothing; the others go on.
+
+        They begin anew from what is cached, so each such step ends one request, and no more.
+        """
+        largest = max(step.rows, key=lambda row: (row.num_new, row.request.number)).request
+        logger.error("%s failed: %s", largest.rid, error.message)
+        for row in step.rows:
+            if row.request is not largest:
+                self._planner.retract(row.request)
+        self._end(largest, failure(error.message, error.status_code, error.error_type))
 
     def absorb(self, in_flight: StepInFlight) -> None:
         """Take the results in: cache prompts, append tokens, end what has ended.
@@ -316,8 +324,8 @@ class Scheduler:
         self, request: Request, sampled: SampledToken, outcome: Outcome | None, now: float
     ) -> None:
         if sampled.error is not None:
-            kind = "invalid_request_error" if sampled.status_code == 400 else _SERVER_ERROR
-            self._end(request, _failure(sampled.error, sampled.status_code, kind))
+            kind = "invalid_request_error" if sampled.status_code == 400 else SERVER_ERROR
+            self._end(request, failure(sampled.error, sampled.status_code, kind))
             return
         if request.first_token_seconds is None:
             request.first_token_seconds = now
@@ -353,7 +361,7 @@ class Scheduler:
             try:
                 reason = finish_after(request)
             except ServingError as error:  # a stop_regex that takes too long ends its own alone
-                reason = _failure(error.message, error.status_code, error.error_type)
+                reason = failure(error.message, error.status_code, error.error_type)
         if reason is None:
             return True
         if request.ends_whole and reason.type == "length":
@@ -376,7 +384,7 @@ class Scheduler:
             try:  # before anything can be evicted
                 request.pin = self._pins.pin(request)
             except BadRequest as error:  # others have been pinned meanwhile
-                reason = _failure(error.message, 400, error.error_type)
+                reason = failure(error.message, 400, error.error_type)
         self._finish(request, reason)
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
@@ -415,7 +423,7 @@ class Scheduler:
                 f"the request did not end within its {allowed:g} s; "
                 f"{len(request.output_ids)} tokens were generated"
             )
-            self._end(request, _failure(text, 504, "timeout_error"))
+            self._end(request, failure(text, 504, "timeout_error"))
 
     # Control
 
@@ -476,9 +484,3 @@ class Scheduler:
 
 def _forced(logprobs: PositionLogprobs) -> PositionLogprobs:
     return msgspec.structs.replace(logprobs, is_forced=True)
-
-
-def _failure(message: str, status_code: int, error_type: str = _SERVER_ERROR) -> FinishReason:
-    return FinishReason(
-        type="abort", message=message, status_code=status_code, error_type=error_type
-    )

@@ -1,17 +1,21 @@
 """FakeExecutor as a device would run it: a step's work is done when its results are waited for.
 
 Nothing of a step happens before all of the step before it has; its forward pass then runs at once,
-with the token that the relay holds at that time, right or wrong.
+with the token that the relay holds at that time, right or wrong. A step may find no memory; what it
+was to write then holds anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from support.fake_executor import FakeExecutor
 
+from runtime.srt.errors import DeviceOutOfMemory
 from runtime.srt.execution.forward_batch import (
     ForwardBatch,
     PromptLogprobRow,
@@ -21,7 +25,10 @@ from runtime.srt.execution.forward_batch import (
 
 
 class FakeLaunchingExecutor(FakeExecutor):
-    """A LaunchingExecutor; num_in_flight: steps launched and not collected."""
+    """A LaunchingExecutor; num_in_flight: steps launched and not collected.
+
+    is_memory_short is asked at each half of a step; num_failed: steps that ended by it.
+    """
 
     def __init__(self, num_slots: int, vocab_size: int = 50) -> None:
         super().__init__(num_slots, vocab_size)
@@ -30,18 +37,38 @@ class FakeLaunchingExecutor(FakeExecutor):
         self.num_in_flight = 0
         self.most_in_flight = 0
         self.num_forwards_again = 0
+        self.is_memory_short: Callable[[], bool] = lambda: False
+        self.num_failed = 0
+
+    def execute(
+        self,
+        batch: ForwardBatch,
+        sample_rows: list[SampleRow],
+        prompt_logprob_rows: list[PromptLogprobRow],
+    ) -> StepOutput:
+        self.need_memory(batch)
+        return super().execute(batch, sample_rows, prompt_logprob_rows)
+
+    def need_memory(self, batch: ForwardBatch) -> None:
+        """Raise, or not."""
+        if self.is_memory_short():
+            before = [one for one in self.queue if not one.has_run]
+            if before:
+                before[-1].spoils_after.append(batch.out_slots)
+            else:
+                self.tokens[batch.out_slots] = -1
+            self.num_failed += 1
+            raise DeviceOutOfMemory(f"no memory for {batch.num_tokens} tokens")
 
     def launch(
         self, batch: ForwardBatch, sampled: list[int], relayed: list[int]
     ) -> FakeLaunchedStep:
+        self.need_memory(batch)
         step = FakeLaunchedStep(self, batch, sampled, relayed)
         self.queue.append(step)
         self.num_in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.num_in_flight)
         return step
-
-    def correct_relayed(self, token_ids: Mapping[int, int]) -> None:
-        self.last_tokens.update(token_ids)
 
 
 class FakeLaunchedStep:
@@ -64,9 +91,16 @@ class FakeLaunchedStep:
         self._rows: list[SampleRow] | None = None
         self._scored: list[PromptLogprobRow] = []
         self._output: StepOutput | None = None
+        self.spoils_after: list[npt.NDArray[np.int64]] = []  # slots of steps that failed behind it
 
-    def run_forward_again(self) -> None:
+    @property
+    def has_run(self) -> bool:
+        return self._contexts is not None
+
+    def run_forward_again(self, corrected: Mapping[int, int]) -> None:
         assert self._contexts is not None, "the forward pass has not run yet"
+        self._need_memory()
+        self._executor.last_tokens.update(corrected)
         self._executor.num_forwards_again += 1
         self._forward()
 
@@ -74,6 +108,7 @@ class FakeLaunchedStep:
         self, sample_rows: list[SampleRow], prompt_logprob_rows: list[PromptLogprobRow]
     ) -> None:
         assert [row.batch_row for row in sample_rows] == self._sampled
+        self._need_memory()
         self._rows = [self._seen(row) for row in sample_rows]
         self._scored = prompt_logprob_rows
 
@@ -89,6 +124,14 @@ class FakeLaunchedStep:
         if queue:
             queue[0]._forward()
         return self._output
+
+    def _need_memory(self) -> None:
+        executor = self._executor
+        executor.queue.remove(self)
+        executor.num_in_flight -= 1
+        executor.need_memory(self._batch)
+        executor.queue.append(self)
+        executor.num_in_flight += 1
 
     def _seen(self, row: SampleRow) -> SampleRow:
         """row as it is now, without the token that only the device has, where it is not needed."""
@@ -108,6 +151,8 @@ class FakeLaunchedStep:
             last = batch.cu_query_lens[row + 1] - 1
             batch.input_ids[last] = executor.last_tokens[int(batch.table_rows[row])]
         self._contexts = executor.forward(batch)
+        for slots in self.spoils_after:
+            executor.tokens[slots] = -1
 
     def _draw(self) -> StepOutput:
         assert self._contexts is not None and self._rows is not None

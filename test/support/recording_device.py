@@ -76,7 +76,6 @@ class RecordingStream:
 class RecordingDevice:
     """free: what free_bytes() says, of which each capture takes GRAPH_BYTES; peak: peak_bytes()."""
 
-    out_of_memory: type[BaseException] = OutOfMemory
     num_multiprocessors = 4
 
     def __init__(self, free: int = 1 << 40, peak: int = 0) -> None:
@@ -95,6 +94,9 @@ class RecordingDevice:
         # Address of a device buffer -> stream that reads it, and its records when it began to.
         self._held: dict[int, tuple[RecordingStream, int]] = {}
         self._uploaded: dict[str, list[int]] = {}
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, OutOfMemory)
 
     def new_stream(self, name: str) -> Any:
         self._streams.append(RecordingStream(self, name))

@@ -15,7 +15,7 @@ from support.tiny_models import save_tiny_model
 from support.torch_kernels import TorchKernels
 
 from runtime.srt.device_flags import steps_in_flight
-from runtime.srt.errors import ConfigError
+from runtime.srt.errors import ConfigError, DeviceOutOfMemory
 from runtime.srt.execution import gpu_parts, selection
 from runtime.srt.execution.cuda_graphs import GraphStep
 from runtime.srt.execution.weight_upload import WeightUpload
@@ -96,7 +96,7 @@ def test_a_step_that_does_not_fit_names_a_smaller_pool(folder: Path) -> None:
         raise OutOfMemory
 
     model.forward = fail  # type: ignore[method-assign]
-    with pytest.raises(ConfigError, match="ran out of memory in a step of 3 tokens and 1 rows"):
+    with pytest.raises(DeviceOutOfMemory, match="out of memory in a step of 3 tokens and 1 rows"):
         executor.execute(batch_of_rows([(3, 3)]), greedy_rows(1), [])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.fake_executor import score
+from support.fake_launching_executor import FakeLaunchingExecutor
 from support.scheduler_rig import SchedulerRig
 
 from runtime.lang.choices import ChoiceScore, ChoicesMethod, decide
@@ -53,6 +54,29 @@ def test_choices_get_the_scores_that_each_would_get_alone(
     choices = choice_set([8, 9, 10], [8, 9, 11, 12], [8, 9], [13], method=UNCONDITIONAL)
 
     assert scored(rig, PROMPT, choices) == expected(PROMPT, choices)
+
+
+@pytest.mark.parametrize("overlap_depth", [0, 1])
+@pytest.mark.parametrize("at", range(3))
+def test_choices_are_scored_anew_after_a_step_that_found_no_memory(
+    at: int, overlap_depth: int
+) -> None:
+    # A longer prompt in the same step is what ends.
+    rig = SchedulerRig(
+        overlap_depth=overlap_depth, chunk_tokens=64, make_executor=FakeLaunchingExecutor
+    )
+    assert isinstance(rig.executor, FakeLaunchingExecutor)
+    choices = choice_set([8, 9, 10], [8, 9, 11, 12], [8, 9], [13], method=UNCONDITIONAL)
+    faults = iter([False] * at + [True])
+    rig.executor.is_memory_short = lambda: next(faults, False)
+    rig.submit("r", PROMPT, choices=choices, max_new_tokens=0)
+    for number in range(4):
+        rig.submit(f"long{number}", [20 + number] * 30, max_new_tokens=0)
+        rig.step()
+    rig.run()
+
+    assert rig.executor.num_failed == 1
+    assert rig.outcomes["r"].choice_logprobs == expected(PROMPT, choices)
 
 
 def test_a_stem_is_computed_once_and_a_last_token_never() -> None:
