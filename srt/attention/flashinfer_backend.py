@@ -106,7 +106,7 @@ class FlashInferAttention:
         self._dtype = dtype
         self._max_context = max_context
         self._kv_bytes = kv_bytes
-        self._is_deterministic = is_deterministic
+        self.is_deterministic = is_deterministic
         group = config.num_heads // config.num_kv_heads
         self._use_tensor_cores = group not in _SMALL_GROUPS
         # Zero at first: its kernels count in it.
@@ -124,15 +124,21 @@ class FlashInferAttention:
 
     def prepare(self, batch: TensorBatch) -> None:
         """Plan for batch; without batch.host the plan is that of plan_capture."""
-        self._batch = batch
         host = batch.host
         if host is None:
             size = len(batch.kv_lens)
+            self._batch = batch
             self._parts = [_Part(self._captured[size][0], 0, size)]
             return
+        self.plan(batch, self._prefix_groups(host, num_leading_decode_rows(host)))
+
+    def plan(self, batch: TensorBatch, groups: list[PrefixGroup]) -> None:
+        """Plan for batch, whose host part is there, with the prefixes of groups read once."""
+        host = batch.host
+        assert host is not None
+        self._batch = batch
         self._wait_for_last_plan()
         num_decode = num_leading_decode_rows(host)
-        groups = self._prefix_groups(host, num_decode)
         self._parts = []
         if groups:
             self._plan_groups(batch, host, groups, num_decode)
@@ -232,7 +238,7 @@ class FlashInferAttention:
             1,
             q_data_type=self._dtype,
             kv_data_type=self._dtype,
-            disable_split_kv=self._is_deterministic,
+            disable_split_kv=self.is_deterministic,
         )
 
     def _plan_extend(self, batch: TensorBatch, host: ForwardBatch, first: int) -> None:
@@ -253,7 +259,7 @@ class FlashInferAttention:
             causal=True,
             q_data_type=self._dtype,
             kv_data_type=self._dtype,
-            disable_split_kv=self._is_deterministic,
+            disable_split_kv=self.is_deterministic,
         )
         self._parts.append(_Part(self._extend, first, host.num_tokens))
 
@@ -308,7 +314,7 @@ class FlashInferAttention:
             self._parts.append(_Part(self._decode, 0, len(alone), up["alone"]))
 
     def _prefix_groups(self, batch: ForwardBatch, num_rows: int) -> list[PrefixGroup]:
-        return [] if self._is_deterministic else find_prefix_groups(batch, num_rows)
+        return [] if self.is_deterministic else find_prefix_groups(batch, num_rows)
 
     def _wait_for_last_plan(self) -> None:
         # Its copy stands in the stream right behind a step that has been collected: a short wait.

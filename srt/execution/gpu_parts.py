@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..attention.flashinfer_backend import (
     flashinfer_module,
     unsupported_reason,
 )
+from ..attention.flashinfer_trial import try_out
 from ..attention.torch_reference import TorchReferenceAttention
 from ..attention.triton_backend import TritonAttention
 from ..attention.triton_kernels import load_triton_kernels
@@ -38,6 +40,8 @@ from .token_relay import RelayOps, TorchRelayOps
 from .triton_draw import load_triton_draw
 
 logger = logging.getLogger(__name__)
+
+_TRITON_INSTEAD = "--attention-backend is flashinfer, but %s; triton serves instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +79,27 @@ def gpu_parts(device: Device, config: ModelConfig, args: ServerArgs, kv_dtype: s
     flashinfer = _flashinfer(config, args, kv_dtype)
     kv_bytes = bytes_per_token(config, kv_dtype)
 
+    def flashinfer_attention(upload: ForwardUploads, forward: Stream) -> FlashInferAttention:
+        return FlashInferAttention(
+            config,
+            flashinfer,
+            kernels.store_kv,
+            upload,
+            forward.record,
+            place,
+            getattr(torch, kv_dtype),
+            max_context=context,
+            kv_bytes=kv_bytes,
+            is_deterministic=args.deterministic,
+        )
+
     def make_attention(max_rows: int, copy: Stream, forward: Stream) -> AttentionBackend:
         upload = ForwardUploads(device, copy, forward)
         if flashinfer is not None:
-            return FlashInferAttention(
-                config,
-                flashinfer,
-                kernels.store_kv,
-                upload,
-                forward.record,
-                place,
-                getattr(torch, kv_dtype),
-                max_context=context,
-                kv_bytes=kv_bytes,
-                is_deterministic=args.deterministic,
-            )
+            make = partial(flashinfer_attention, upload, forward)
+            attention = tried_flashinfer(make, device, forward, config, kv_dtype)
+            if attention is not None:
+                return attention
         return TritonAttention(
             config,
             kernels,
@@ -103,6 +113,31 @@ def gpu_parts(device: Device, config: ModelConfig, args: ServerArgs, kv_dtype: s
         )
 
     return DeviceParts(ops, make_attention, draw, logit_ops, relay, has_graphs=True)
+
+
+def tried_flashinfer(
+    make: Callable[[], FlashInferAttention],
+    device: Device,
+    forward: Stream,
+    config: ModelConfig,
+    kv_dtype: str,
+) -> FlashInferAttention | None:
+    """What make returns, after a small step; None, with a line in the log, where that fails."""
+    try:
+        with device.running_on(forward):
+            attention = make()
+            try_out(attention, config, getattr(torch, kv_dtype), device.torch_device)
+        device.synchronize()
+        return attention
+    except Exception as error:  # the package has no type for what its compiler says
+        if device.is_out_of_memory(error):
+            raise
+        logger.warning(
+            _TRITON_INSTEAD,
+            f"its kernels cannot be compiled or run here ({type(error).__name__}: "
+            f"{_first_line(error)}); kernels that it compiles need nvcc",
+        )
+        return None
 
 
 def torch_parts(device: Device, config: ModelConfig) -> DeviceParts:
@@ -127,5 +162,10 @@ def _flashinfer(config: ModelConfig, args: ServerArgs, kv_dtype: str) -> Any:
             return flashinfer_module()
         except ImportError as error:
             reason = f"it cannot be imported ({error})"
-    logger.warning("--attention-backend is flashinfer, but %s; triton serves instead", reason)
+    logger.warning(_TRITON_INSTEAD, reason)
     return None
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else "no text"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.device_rig import MAX_ROWS, device_args, device_executor
+from support.device_rig import MAX_ROWS, device_executor
 from support.recording_device import OutOfMemory, RecordingDevice
 from support.steps import batch_of_rows, greedy_rows
 from support.tiny_models import save_tiny_model
@@ -16,11 +16,13 @@ from support.torch_kernels import TorchKernels
 
 from runtime.srt.device_flags import steps_in_flight
 from runtime.srt.errors import ConfigError, DeviceOutOfMemory
-from runtime.srt.execution import gpu_parts, selection
+from runtime.srt.execution import cuda_loading, selection
 from runtime.srt.execution.cuda_graphs import GraphStep
+from runtime.srt.execution.device import CudaDevice
 from runtime.srt.execution.weight_upload import WeightUpload
 from runtime.srt.loading.model_config import ModelConfig
 from runtime.srt.loading.weights import load_weights
+from runtime.srt.memory.kv_pool import KvPool
 from runtime.srt.models.registry import build_model
 from runtime.srt.server_args import ServerArgs
 
@@ -87,6 +89,90 @@ def test_a_largest_step_that_does_not_fit_names_smaller_ones(folder: Path) -> No
         device_executor(RecordingDevice(), folder, kernels)
 
 
+def _attention_has_no_room(kernels: TorchKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "kernels", _fail)
+
+
+def _the_table_has_no_room(kernels: TorchKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_loading, "DeviceSlotTable", _fail)
+
+
+def _graphs_have_no_room(kernels: TorchKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RecordingDevice, "capture", _fail)
+
+
+def _the_pool_has_no_room(kernels: TorchKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pool(config: ModelConfig, num_slots: int, *args: Any) -> KvPool:
+        return KvPool(config, num_slots, *args) if num_slots < 20 else _fail()
+
+    monkeypatch.setattr(cuda_loading, "KvPool", pool)
+
+
+def _graphs_over_the_pool_have_no_room(
+    kernels: TorchKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = RecordingDevice.capture
+
+    def limited(device: RecordingDevice, *args: Any) -> Any:
+        return capture(device, *args) if device.captured < 4 else _fail()
+
+    monkeypatch.setattr(RecordingDevice, "capture", limited)
+
+
+def _fail(*args: Any, **kwargs: Any) -> Any:
+    raise OutOfMemory
+
+
+@pytest.mark.parametrize(
+    ("break_it", "args", "expected"),
+    [
+        (_attention_has_no_room, {}, "set --chunked-prefill-size to 8 or less"),
+        (_the_table_has_no_room, {}, "set --chunked-prefill-size to 8 or less"),
+        (_graphs_have_no_room, {}, "--cuda-graph-max-rows to 3 or less, or set --disable-cuda-gra"),
+        (_graphs_have_no_room, {"cuda_graph_max_rows": 1}, "is left: set --disable-cuda-graph"),
+        (_the_pool_has_no_room, {}, "pool of 400 tokens .* set --max-total-tokens to 360 or less"),
+        (
+            _the_pool_has_no_room,
+            {"max_total_tokens": None, "mem_fraction_static": 0.8},
+            "set --mem-fraction-static to 0.75 or less",
+        ),
+        (_the_pool_has_no_room, {"max_total_tokens": None}, "--mem-fraction-static to 0.85 or l"),
+        (_graphs_over_the_pool_have_no_room, {}, "set --max-total-tokens to 360 or less"),
+    ],
+)
+def test_whatever_finds_no_memory_at_the_start_names_a_flag_that_works(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    break_it: Callable[[TorchKernels, pytest.MonkeyPatch], None],
+    args: dict[str, Any],
+    expected: str,
+) -> None:
+    kernels = TorchKernels()
+    break_it(kernels, monkeypatch)
+
+    with pytest.raises(ConfigError, match=expected):
+        device_executor(RecordingDevice(free=64 << 20), folder, kernels, **args)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("out of resource: shared memory, Required: 300000"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_the_libraries_of_a_gpu_say_in_several_ways_that_memory_is_out(
+    error: Exception, expected: bool
+) -> None:
+    device = CudaDevice.__new__(CudaDevice)  # there is no GPU to make one for
+
+    assert device.is_out_of_memory(error) == expected
+
+
 def test_a_step_that_does_not_fit_names_a_smaller_pool(folder: Path) -> None:
     kernels = TorchKernels()
     executor = device_executor(RecordingDevice(), folder, kernels, disable_cuda_graph=True)
@@ -125,47 +211,6 @@ def test_a_gpu_is_asked_for_in_vain_on_a_cpu_build(folder: Path) -> None:
         selection.load_executor(
             folder, ModelConfig.load(folder, {}), ServerArgs(device="cuda", dtype="float32")
         )
-
-
-def test_flashinfer_that_is_not_installed_is_told_once_and_triton_serves(
-    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing() -> Any:
-        raise ImportError("No module named 'flashinfer'")
-
-    monkeypatch.setattr(gpu_parts, "flashinfer_module", missing)
-    args = device_args(device="cuda", attention_backend="flashinfer")
-    config = ModelConfig.load(folder, {"head_dim": 64})
-
-    with caplog.at_level(logging.WARNING):
-        assert gpu_parts._flashinfer(config, args, "bfloat16") is None
-
-    (record,) = caplog.records
-    assert "cannot be imported" in record.getMessage()
-    assert "triton serves instead" in record.getMessage()
-
-
-def test_flashinfer_that_cannot_serve_the_model_is_told_and_triton_serves(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    args = device_args(device="cuda", attention_backend="flashinfer")
-
-    with caplog.at_level(logging.WARNING):
-        assert gpu_parts._flashinfer(ModelConfig.load(folder, {}), args, "bfloat16") is None
-
-    assert "head_dim is 16" in caplog.text
-
-
-def test_flashinfer_is_used_where_it_is_there(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = object()
-    monkeypatch.setattr(gpu_parts, "flashinfer_module", lambda: package)
-    config = ModelConfig.load(folder, {"head_dim": 64})
-
-    forced = device_args(device="cuda", attention_backend="flashinfer")
-    assert gpu_parts._flashinfer(config, forced, "bfloat16") is package
-    assert gpu_parts._flashinfer(config, device_args(device="cuda"), "bfloat16") is None
 
 
 def test_a_gpu_has_a_step_in_flight_by_default() -> None:
