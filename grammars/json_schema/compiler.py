@@ -8,6 +8,7 @@ from typing import TypeAlias
 from ..matcher import GrammarError
 from ..spec import JsonWhitespace
 from . import limits
+from .contradictions import contradiction
 from .documents import Document
 from .errors import UnsupportedKeyword
 from .formulas import Formula
@@ -103,7 +104,9 @@ def _grammar(schema: JsonValue, whitespace: JsonWhitespace, dropped: Dropped) ->
     root: Formula = formula_at(document, document.at(""))
     text = Writer(Translation(document, dropped.keys()), whitespace).grammar(root)
     if text is None:
-        raise GrammarError("no finite JSON text satisfies the schema", pointer="")
+        why, pointer = contradiction(document) or ("", "")
+        reason = "no finite JSON text satisfies the schema" + (why and f": {why},")
+        raise GrammarError(reason, pointer=pointer)
     if len(text) > limits.MAX_GRAMMAR_CHARACTERS:
         raise GrammarError("the schema is too large once its parts are combined")
     return text

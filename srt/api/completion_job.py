@@ -60,7 +60,8 @@ async def _job(context: ApiContext, body: CompletionBody) -> CompletionJob:
     prompts, is_batch = parse_prompts(body.prompt, "prompt")
     rid = body.rid if body.rid is not None else new_id("cmpl")
     specs = _specs(context, body, prompts, rid, is_batch)
-    prepared = await prepare_all(context.client, specs)
+    with context.open_bodies.preparing(rid, specs):
+        prepared = await prepare_all(context.client, specs)
     num_samples = len(prepared[0])
     echoes = [
         prompt_text(context.client, prompt) if body.echo else ""

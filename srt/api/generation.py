@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import cast
 
 from ..errors import BadRequest, EngineDied, Overloaded
@@ -78,15 +78,24 @@ class OpenBodies:
     def __init__(self) -> None:
         self._parts: dict[str, list[str]] = {}
 
-    @contextmanager
-    def register(self, rid: str, requests: Sequence[GenerateRequest]) -> Iterator[None]:
+    def preparing(self, rid: str, specs: Sequence[GenerationSpec]) -> AbstractContextManager[None]:
+        """Know the requests to come of specs, which have rids, under the body's rid."""
+        return self._known(rid, [spec.rid for spec in specs if spec.rid is not None])
+
+    def register(
+        self, rid: str, requests: Sequence[GenerateRequest]
+    ) -> AbstractContextManager[None]:
         """Know the requests under the body's rid while the context lasts."""
+        return self._known(rid, [request.rid for request in requests])
+
+    @contextmanager
+    def _known(self, rid: str, parts: list[str]) -> Iterator[None]:
         if rid in self._parts:
             raise BadRequest(
                 f"a request with rid {rid!r} is still open; choose another or leave it out",
                 param="rid",
             )
-        self._parts[rid] = [request.rid for request in requests]
+        self._parts[rid] = parts
         try:
             yield
         finally:

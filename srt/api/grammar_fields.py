@@ -95,12 +95,14 @@ def _read_response_format(reader: _Reader, value: Any) -> None:
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise BadRequest(f"{name} must be an object with a type: {_KINDS}", param=name)
     kind = value["type"]
-    if kind in ("text", "json_object") and value.get("json_schema") is not None:
-        raise BadRequest(
-            f"{name}.json_schema is given, but {name}.type is {kind!r}; a schema is followed if "
-            "the type is 'json_schema'",
-            param=f"{name}.type",
-        )
+    unread = {"text": ("json_schema", "schema"), "json_object": ("json_schema",)}
+    for key in unread.get(kind, ()):
+        if value.get(key) is not None:
+            raise BadRequest(
+                f"{name}.{key} is given, but {name}.type is {kind!r}; a schema is followed if "
+                "the type is 'json_schema'",
+                param=f"{name}.type",
+            )
     if kind == "text":
         return
     if kind == "json_object" and value.get("schema") is not None:

@@ -49,7 +49,8 @@ async def _generate(context: ApiContext, request: Request) -> Response:
 async def _answer(context: ApiContext, request: Request, body: GenerateBody) -> Response:
     job = native_job(body, context.sampling_defaults)
     name_request(request, job.rid)
-    prepared = await prepare_all(context.client, job.specs)
+    with context.open_bodies.preparing(job.rid, job.specs):
+        prepared = await prepare_all(context.client, job.specs)
     requests = [one for samples in prepared for one in samples]
     token_text = context.client.tokenizer.token_text if body.return_text_in_logprobs else None
     if body.stream:

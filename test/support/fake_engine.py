@@ -202,15 +202,18 @@ class FakeEngine:
         )
 
 
-class _GrammarWorker:
+class FakeGrammarWorker:
     """Checks grammars as the worker process does, but compiles nothing."""
 
     is_ready = True
+    hold = False  # do not answer
 
     def __init__(self, receive: Callable[[GrammarChecked], None]) -> None:
         self._receive = receive
 
     def send(self, message: CheckGrammar) -> None:
+        if self.hold:
+            return
         try:
             answer = GrammarChecked(message.call_id, prepare(message.spec))
         except GrammarError as error:
@@ -252,8 +255,8 @@ class FakeServer:
         self.engine.client = self.client
         self.app: FastAPI = create_app(self.client, args)
 
-    def _start_grammar_worker(self) -> _GrammarWorker:
-        return _GrammarWorker(lambda answer: self.client.receive(answer))
+    def _start_grammar_worker(self) -> FakeGrammarWorker:
+        return FakeGrammarWorker(lambda answer: self.client.receive(answer))
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         """GET path."""

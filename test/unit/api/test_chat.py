@@ -219,6 +219,9 @@ def test_streamed_logprobs_belong_to_their_tokens(server: FakeServer) -> None:
         ({"function_call": {"name": "f"}}, "function_call"),
         ({"response_format": "json_object"}, "response_format"),
         ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format.type"),
+        ({"response_format": {"type": "text", "json_schema": {}}}, "response_format.type"),
+        ({"response_format": {"type": "json_object", "json_schema": {}}}, "response_format.type"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {}}},
             "response_format.json_schema.schema",

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.fake_engine import FakeServer
+from support.fake_engine import FakeGrammarWorker, FakeServer
 from support.http_calls import OpenCall
 
 from runtime.srt.messages import FinishReason
@@ -114,6 +114,38 @@ def test_abort_request_ends_a_whole_batch_with_an_ordinary_answer() -> None:
     assert reply.status_code == 200
     reasons = [one["meta_info"]["finish_reason"]["type"] for one in reply.json()]
     assert reasons == ["abort", "abort"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"text": ["x", "y"], "sampling_params": {"json_schema": "{}"}}),
+        ("/generate", {"text": "x", "sampling_params": {"json_schema": "{}", "n": 2}}),
+        ("/v1/completions", {"prompt": ["x", "y"], "json_schema": "{}"}),
+        ("/v1/completions", {"prompt": "x", "json_schema": "{}"}),
+    ],
+)
+def test_abort_request_reaches_a_body_whose_grammar_is_being_checked(
+    path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeGrammarWorker, "hold", True)
+    server = FakeServer()
+
+    async def go() -> Any:
+        async with server.http() as http:
+            waiting = asyncio.ensure_future(http.post(path, json={**body, "rid": "b"}))
+            await until(lambda: any(server.client.is_open(rid) for rid in ("b", "b-0", "b_0")))
+            again = await http.post(path, json={**body, "rid": "b"})
+            assert again.status_code == 400 and "'b' is still open" in again.text
+            aborted = await http.post("/abort_request", json={"rid": "b"})
+            assert aborted.json() == {"success": True, "found": True}
+            return await waiting
+
+    reply = asyncio.run(go())
+
+    assert reply.status_code == 400
+    assert "aborted while its grammar was being checked" in reply.text
+    assert server.engine.requests == []
 
 
 def test_ids_are_matched_exactly_and_an_open_one_is_not_taken_twice() -> None:

@@ -129,6 +129,39 @@ def test_a_schema_that_no_finite_text_satisfies_is_refused(schema: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (
+            {"minimum": 5, "maximum": 3, "type": "integer"},
+            "schema: minimum is 5, and maximum 3, at /",
+        ),
+        (
+            {"type": "number", "minimum": 1.5, "maximum": 1.25},
+            "schema: minimum is 1.5, and maximum 1.25, at /",
+        ),
+        (
+            {
+                "properties": {"a/b": {"type": "string", "minLength": 3, "maxLength": 2}},
+                "required": ["a/b"],
+                "type": "object",
+            },
+            "schema: minLength is 3, and maxLength 2, at /properties/a~1b",
+        ),
+        (
+            {"type": "array", "items": {"enum": []}, "minItems": 1},
+            "schema: enum is empty, at /items",
+        ),
+        ({"type": "array", "items": False, "minItems": 1}, "satisfies the schema at /"),
+    ],
+)
+def test_a_place_that_contradicts_itself_is_named(schema: Any, expected: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        schema_grammar(schema)
+
+    assert str(caught.value).endswith(expected)
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         {"$ref": "#"},
