@@ -28,7 +28,10 @@ from .tensor_batch import TensorBatch
 from .triton_backend import Upload
 
 # For split prefills of many heads: 420 to 456 MB were asked for in reports about Qwen2.5-7B.
-_WORKSPACE_BYTES = 512 << 20
+_LEAST_WORKSPACE_BYTES = 512 << 20
+# Partial results of a split step stand there in float32: for each head up to two tiles of this many
+# queries on each multiprocessor, as FlashInfer plans them.
+_TILE_QUERIES = 128
 _HEAD_DIMS = (64, 128, 256)
 # Heads per kv head that the kernels without the matrix unit are built for; with 4 or more the
 # matrix unit has work enough.
@@ -58,6 +61,13 @@ def unsupported_reason(config: ModelConfig, kv_dtype: torch.dtype) -> str | None
     if kv_dtype not in (torch.bfloat16, torch.float16):
         return f"keys and values are {kv_dtype}, it takes bfloat16 and float16"
     return None
+
+
+def workspace_bytes(config: ModelConfig, num_multiprocessors: int) -> int:
+    """Bytes that all wrappers share for partial results: FlashInfer's bound, and a quarter more."""
+    group = config.num_heads // config.num_kv_heads
+    tile_bytes = _TILE_QUERIES * group * (config.head_dim + 1) * 4  # values and a log-sum-exp
+    return max(_LEAST_WORKSPACE_BYTES, int(1.25 * 2 * num_multiprocessors * tile_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,7 @@ class FlashInferAttention:
         device: torch.device,
         dtype: torch.dtype,
         *,
+        num_multiprocessors: int,
         max_context: int,
         kv_bytes: int,
         is_deterministic: bool = False,
@@ -110,7 +121,8 @@ class FlashInferAttention:
         group = config.num_heads // config.num_kv_heads
         self._use_tensor_cores = group not in _SMALL_GROUPS
         # Zero at first: its kernels count in it.
-        self._workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        num_bytes = workspace_bytes(config, num_multiprocessors)
+        self._workspace = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
         self._decode = package.BatchDecodeWithPagedKVCacheWrapper(
             self._workspace, "NHD", use_tensor_cores=self._use_tensor_cores
         )
@@ -203,6 +215,11 @@ class FlashInferAttention:
         )
         self._captured[size] = wrapper, batch
         self._plan_graph(size, np.ones(size, dtype=np.int64))
+
+    def forget_captures(self) -> None:
+        """Let go of the wrappers of captured sizes; others may then be captured, largest first."""
+        self._captured.clear()
+        self._graph_indices = None
 
     def plan_replay(self, size: int, batch: ForwardBatch) -> None:
         """Plan a captured size for batch's rows and padding of one token each."""

@@ -1,10 +1,12 @@
 """Whether FlashInfer works on this machine: one small step, before a server counts on it.
 
-The package compiles its kernels when they are first planned. What that needs, nvcc and a free
-folder among it, shows then and not when the package is imported.
+The package compiles its kernels when they are first planned. What that needs, nvcc among it, shows
+then and not when the package is imported.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -34,6 +36,24 @@ def try_out(
     for groups in ways:
         attention.plan(batch, groups)
         attention.forward(q, k, v, 0, pool, batch)
+    captured = replace(TensorBatch.of(_padding(), device), host=None)
+    attention.plan_capture(2, captured)
+    attention.prepare(captured)
+    attention.forward(q[:2], k[:2], v[:2], 0, pool, captured)
+    attention.forget_captures()
+
+
+def _padding() -> ForwardBatch:
+    """Two rows of a captured step that no request has."""
+    return ForwardBatch(
+        input_ids=np.zeros(2, dtype=np.int64),
+        positions=np.zeros(2, dtype=np.int64),
+        out_slots=np.zeros(2, dtype=np.int64),
+        cu_query_lens=np.arange(3, dtype=np.int32),
+        kv_lens=np.ones(2, dtype=np.int32),
+        table_rows=np.zeros(2, dtype=np.int64),
+        slot_table=np.zeros((1, 1), dtype=np.int32),
+    )
 
 
 def _two_that_decode_and_a_prompt() -> ForwardBatch:

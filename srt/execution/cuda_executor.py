@@ -205,6 +205,8 @@ class CudaStep:
         tensors = self._upload(executor.sampling_inputs, arrays).tensors if arrays else {}
         with executor.streams.device.running_on(forward):
             self._results = executor.results.download(self._enqueue(tensors))
+        # While this step is in flight the next one needs the room.
+        self._hidden = self._logits = None
         self._release()
 
     def _upload(self, ring: StagingRing, arrays: Mapping[str, HostArray]) -> StagedArrays:
@@ -231,6 +233,7 @@ class CudaStep:
             self._release()
             executor.slot_table.forget(self._batch)
             self._hidden = self._logits = None  # before it is counted what is left
+            # Counting waits for the device: what plans and uploads were to read is read.
             raise executor.out_of_memory(self._batch) from error
 
     def _enqueue(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -26,7 +26,7 @@ from ..models.registry import build_model
 from ..server_args import ServerArgs
 from .cuda_executor import CudaExecutor, DeviceStreams
 from .cuda_graphs import DecodeGraphs
-from .device import CudaDevice, Device
+from .device import CudaDevice, Device, is_cuda_out_of_memory
 from .device_memory import (
     DeviceUse,
     gib,
@@ -34,6 +34,7 @@ from .device_memory import (
     out_of_memory_at_load,
     out_of_memory_at_pool,
     out_of_memory_at_profile,
+    out_of_memory_at_start,
     plan_device_kv_tokens,
     refusing_out_of_memory,
 )
@@ -54,16 +55,26 @@ def load_cuda_executor(
     Raises ConfigError for flags that cannot be honoured and ModelLoadError for weights that do not
     match config.
     """
+    try:
+        device, parts = _device_and_parts(config, args, kv_dtype)
+    except RuntimeError as error:
+        if not is_cuda_out_of_memory(error):
+            raise
+        raise out_of_memory_at_start() from error
+    return load_device_executor(device, parts, folder, config, args, dtype, kv_dtype)
+
+
+def _device_and_parts(
+    config: ModelConfig, args: ServerArgs, kv_dtype: str
+) -> tuple[Device, DeviceParts]:
     device = _cuda_device()
     if args.deterministic:
         # Sums of partial products in bfloat16 depend on how a product was split.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     if args.attention_backend == "torch_reference":
-        parts = torch_parts(device, config)
-    else:
-        parts = gpu_parts(device, config, args, kv_dtype)
-    return load_device_executor(device, parts, folder, config, args, dtype, kv_dtype)
+        return device, torch_parts(device, config)
+    return device, gpu_parts(device, config, args, kv_dtype)
 
 
 def load_device_executor(
@@ -187,7 +198,9 @@ class _Loading:
         """Refuses a largest step, and what it needs, if the device has no room for it."""
         return refusing_out_of_memory(
             self.device,
-            lambda free: out_of_memory_at_profile(step.num_tokens, step.num_rows, free),
+            lambda free: out_of_memory_at_profile(
+                step.num_tokens, step.num_rows, self.args.page_size, free
+            ),
         )
 
     def profile(self, executor: CudaExecutor, step: LargestStep) -> int:

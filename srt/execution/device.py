@@ -163,7 +163,23 @@ class _RunAgain:
         self._run()
 
 
-_NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+# What the driver, cuBLAS and Triton say, which have no type of their own for it; cuBLAS often fails
+# to begin where there is no room for its workspace.
+_NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED")
+
+
+def is_cuda_out_of_memory(error: BaseException | None) -> bool:
+    """Whether error, or what it was raised in the handling of, is an allocation that failed.
+
+    A capture that fails is ended in an exception handler, whose own error hides the first one.
+    """
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError):
+            return True
+        if isinstance(error, RuntimeError) and any(one in str(error) for one in _NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class CudaDevice:
@@ -176,10 +192,7 @@ class CudaDevice:
         self.num_multiprocessors = int(properties.multi_processor_count)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        if isinstance(error, torch.OutOfMemoryError):
-            return True
-        # The driver, cuBLAS and Triton allocate too, and have no type of their own for it.
-        return isinstance(error, RuntimeError) and any(one in str(error) for one in _NO_MEMORY)
+        return is_cuda_out_of_memory(error)
 
     def new_stream(self, name: str) -> Stream:
         return _CudaStream(self.torch_device)

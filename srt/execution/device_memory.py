@@ -84,6 +84,14 @@ def refusing_out_of_memory(device: Device, refusal: Callable[[int], ConfigError]
         raise refusal(free_bytes) from error
 
 
+def out_of_memory_at_start() -> ConfigError:
+    """For a device that is full before anything was loaded."""
+    return ConfigError(
+        "the device has no memory to begin with: end other programs on it (nvidia-smi lists "
+        "them), or serve with --device cpu"
+    )
+
+
 def out_of_memory_at_load(num_bytes: int, free_bytes: int) -> ConfigError:
     """For weights that do not fit the device."""
     return ConfigError(
@@ -92,12 +100,15 @@ def out_of_memory_at_load(num_bytes: int, free_bytes: int) -> ConfigError:
     )
 
 
-def out_of_memory_at_profile(num_tokens: int, num_rows: int, free_bytes: int) -> ConfigError:
+def out_of_memory_at_profile(
+    num_tokens: int, num_rows: int, page_size: int, free_bytes: int
+) -> ConfigError:
     """For a largest step that does not fit beside the weights."""
+    fewer = max(page_size, _whole_pages(num_tokens // 2, page_size))
     return ConfigError(
         f"a step of {num_tokens} tokens and {num_rows} rows does not fit in the "
         f"{gib(free_bytes)} that the weights leave: set --chunked-prefill-size to "
-        f"{max(1, num_tokens // 2)} or less, and --max-running-requests to "
+        f"{fewer} or less, and --max-running-requests to "
         f"{max(1, num_rows // 2)} or less"
     )
 

@@ -88,6 +88,7 @@ def gpu_parts(device: Device, config: ModelConfig, args: ServerArgs, kv_dtype: s
             forward.record,
             place,
             getattr(torch, kv_dtype),
+            num_multiprocessors=device.num_multiprocessors,
             max_context=context,
             kv_bytes=kv_bytes,
             is_deterministic=args.deterministic,
@@ -132,10 +133,17 @@ def tried_flashinfer(
     except Exception as error:  # the package has no type for what its compiler says
         if device.is_out_of_memory(error):
             raise
+        said = f"{type(error).__name__}: {_first_line(error)}"
+        try:
+            device.synchronize()
+        except RuntimeError:  # nothing can be run any more
+            raise ConfigError(
+                f"--attention-backend is flashinfer, which failed and left the device unusable "
+                f"({said}); set --attention-backend triton"
+            ) from error
         logger.warning(
             _TRITON_INSTEAD,
-            f"its kernels cannot be compiled or run here ({type(error).__name__}: "
-            f"{_first_line(error)}); kernels that it compiles need nvcc",
+            f"a small step with it failed ({said}); kernels that it has to compile need nvcc",
         )
         return None
 
@@ -160,8 +168,8 @@ def _flashinfer(config: ModelConfig, args: ServerArgs, kv_dtype: str) -> Any:
     if reason is None:
         try:
             return flashinfer_module()
-        except ImportError as error:
-            reason = f"it cannot be imported ({error})"
+        except Exception as error:  # it makes folders and compares versions when it is imported
+            reason = f"it cannot be imported ({type(error).__name__}: {_first_line(error)})"
     logger.warning(_TRITON_INSTEAD, reason)
     return None
 

@@ -156,11 +156,15 @@ class StepPlanner:
         if every and self._num_plans % every == 0 and len(self._queues.active) > 1:
             self.retract(retraction_order(self._queues.active)[0])
 
-    def retract(self, request: Request) -> None:
+    def begin_anew(self, request: Request) -> None:
         """Send an active request back to the queue; its KV stays in the tree, evictable."""
         self.release(request)
         request.num_retractions += 1
         self._queues.waiting.add(request)
+
+    def retract(self, request: Request) -> None:
+        """Let a request begin anew because the pool is too small, which admission learns from."""
+        self.begin_anew(request)
         self.admission.retracted(request, self._queues.active)
         self._counters.retractions += 1
         logger.info(

@@ -248,19 +248,28 @@ class Scheduler:
         try:
             return StepInFlight(step, leases, self._runner.submit(step))
         except DeviceOutOfMemory as error:
-            self._give_up(step, error)
+            self._give_up(step, leases, error)
             return None
 
-    def _give_up(self, step: StepInput, error: DeviceOutOfMemory) -> None:
+    def _give_up(
+        self, step: StepInput, leases: dict[Request, KvLease], error: DeviceOutOfMemory
+    ) -> None:
         """End the request with most tokens in a step that came to nothing; the others go on.
 
-        They begin anew from what is cached, so each such step ends one request, and no more.
+        They begin anew from what is cached, so each such step ends one request at most: none if
+        the step before it, which is absorbed first, ends them all.
         """
-        largest = max(step.rows, key=lambda row: (row.num_new, row.request.number)).request
+        if self._in_flight is not None:
+            due, self._in_flight = self._in_flight, None
+            self.absorb(due)
+        rows = [row for row in step.rows if row.request.lease is leases[row.request]]
+        if not rows:
+            return
+        largest = max(rows, key=lambda row: (row.num_new, row.request.number)).request
         logger.error("%s failed: %s", largest.rid, error.message)
-        for row in step.rows:
+        for row in rows:
             if row.request is not largest:
-                self._planner.retract(row.request)
+                self._planner.begin_anew(row.request)
         self._end(largest, failure(error.message, error.status_code, error.error_type))
 
     def absorb(self, in_flight: StepInFlight) -> None:

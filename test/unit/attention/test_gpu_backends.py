@@ -71,6 +71,7 @@ def _flashinfer(
         package.point,
         CPU,
         torch.float32,
+        num_multiprocessors=8,
         max_context=MAX_CONTEXT,
         **options,
     )

@@ -94,7 +94,7 @@ def test_weights_that_do_not_fit_say_how_much_is_free() -> None:
 
 
 def test_a_step_that_does_not_fit_names_smaller_ones() -> None:
-    text = out_of_memory_at_profile(8192, 256, 1 << 30).message
+    text = out_of_memory_at_profile(8192, 256, 1, 1 << 30).message
     assert "--chunked-prefill-size to 4096" in text and "--max-running-requests to 128" in text
 
 

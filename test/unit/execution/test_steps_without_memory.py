@@ -23,6 +23,7 @@ from support.tiny_models import random_prompt, save_tiny_model
 
 from runtime.srt.errors import DeviceOutOfMemory
 from runtime.srt.execution.cuda_executor import CudaExecutor, CudaStep
+from runtime.srt.execution.device import CpuDevice
 from runtime.srt.execution.device_sampler import DeviceSampler
 from runtime.srt.execution.device_slot_table import DeviceSlotTable
 from runtime.srt.execution.result_ring import ResultRing
@@ -132,7 +133,7 @@ def test_one_request_ends_and_the_others_get_the_answers_of_a_device_with_room(
         for rid, one in rig.outcomes.items()
         if one.finish is not None and one.finish.status_code == 503
     }
-    assert len(failed) == faults.num_raised > 0
+    assert 0 < len(failed) <= faults.num_raised
     found = _tokens(rig)
     for rid, tokens in expected.items():
         wanted = tokens[: len(found[rid])] if rid in failed else tokens
@@ -168,3 +169,16 @@ def test_nothing_of_a_step_that_failed_stays_in_memory(
         assert len(output.sampled) == 1
     finally:
         gc.enable()
+
+
+def test_a_step_in_flight_keeps_no_logits(folder: Path) -> None:
+    # The next step is launched beside it, and only one of them was measured at the start.
+    executor = device_executor(CpuDevice(), folder, disable_cuda_graph=True)
+    step = executor.launch(batch_of_rows([(3, 3)]), [0], [])
+    assert step._logits is not None
+    logits = weakref.ref(step._logits)
+
+    step.sample(greedy_rows(1), [])
+
+    assert logits() is None
+    assert len(step.collect().sampled) == 1
