@@ -76,12 +76,8 @@ class Overloaded(ServingError):
     retryable = True
 
 
-class DeviceOutOfMemory(ServingError):
+class DeviceOutOfMemory(Overloaded):
     """A step found no memory on the device; the text names a flag that leaves more of it."""
-
-    status_code = 503
-    error_type = "overloaded_error"
-    retryable = True
 
 
 class DeadlinePassed(ServingError):

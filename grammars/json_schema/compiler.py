@@ -105,7 +105,7 @@ def _grammar(schema: JsonValue, whitespace: JsonWhitespace, dropped: Dropped) ->
     text = Writer(Translation(document, dropped.keys()), whitespace).grammar(root)
     if text is None:
         why, pointer = contradiction(document) or ("", "")
-        reason = "no finite JSON text satisfies the schema" + (why and f": {why},")
+        reason = "no finite JSON text satisfies the schema" + (why and f"; {why},")
         raise GrammarError(reason, pointer=pointer)
     if len(text) > limits.MAX_GRAMMAR_CHARACTERS:
         raise GrammarError("the schema is too large once its parts are combined")

@@ -1,4 +1,4 @@
-"""Why no text satisfies a schema, where one place of it says so by itself."""
+"""Why it may be that no text satisfies a schema: a place of it that nothing satisfies by itself."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _BOUNDS = (
     ("minLength", "maxLength"),
     ("minItems", "maxItems"),
     ("minProperties", "maxProperties"),
-    ("minContains", "maxContains"),
 )
 
 
 def contradiction(document: Document) -> tuple[str, str] | None:
     """What contradicts itself, as the end of a sentence, and the pointer to its place; or None.
 
-    Not every contradiction: those of two numbers, and empty lists of choices.
+    Not every contradiction: those of two numbers, and empty lists of choices. Nor need it be the
+    one at fault: the place may be one that no text has to have.
     """
     for low, high in _BOUNDS:
         for pointer in document.pointers_with(low):

@@ -131,9 +131,12 @@ def tried_flashinfer(
         device.synchronize()
         return attention
     except Exception as error:  # the package has no type for what its compiler says
-        if device.is_out_of_memory(error):
-            raise
         said = f"{type(error).__name__}: {_first_line(error)}"
+        if device.is_out_of_memory(error):
+            raise ConfigError(
+                f"--attention-backend is flashinfer, for which there is no memory beside the "
+                f"weights ({said}); set --attention-backend triton, which needs less"
+            ) from error
         try:
             device.synchronize()
         except RuntimeError:  # nothing can be run any more

@@ -271,6 +271,8 @@ class Scheduler:
             if row.request is not largest:
                 self._planner.begin_anew(row.request)
         self._end(largest, failure(error.message, error.status_code, error.error_type))
+        if not self._by_rid:
+            self._on_idle()
 
     def absorb(self, in_flight: StepInFlight) -> None:
         """Take the results in: cache prompts, append tokens, end what has ended.

@@ -133,11 +133,11 @@ def test_a_schema_that_no_finite_text_satisfies_is_refused(schema: Any) -> None:
     [
         (
             {"minimum": 5, "maximum": 3, "type": "integer"},
-            "schema: minimum is 5, and maximum 3, at /",
+            "schema; minimum is 5, and maximum 3, at /",
         ),
         (
             {"type": "number", "minimum": 1.5, "maximum": 1.25},
-            "schema: minimum is 1.5, and maximum 1.25, at /",
+            "schema; minimum is 1.5, and maximum 1.25, at /",
         ),
         (
             {
@@ -145,11 +145,11 @@ def test_a_schema_that_no_finite_text_satisfies_is_refused(schema: Any) -> None:
                 "required": ["a/b"],
                 "type": "object",
             },
-            "schema: minLength is 3, and maxLength 2, at /properties/a~1b",
+            "schema; minLength is 3, and maxLength 2, at /properties/a~1b",
         ),
         (
             {"type": "array", "items": {"enum": []}, "minItems": 1},
-            "schema: enum is empty, at /items",
+            "schema; enum is empty, at /items",
         ),
         ({"type": "array", "items": False, "minItems": 1}, "satisfies the schema at /"),
     ],
