@@ -447,6 +447,10 @@ def _check_counts(args: ServerArgs) -> None:
     check_range("max_queued_requests", args.max_queued_requests, 0, _MAX_COUNT)
     check_range("max_queued_tokens", args.max_queued_tokens, 0, _MAX_COUNT)
     check_range("overlap_depth", args.overlap_depth, 0, 1)
+    if args.cuda_graph_max_rows == 0:
+        raise ConfigError(
+            "--cuda-graph-max-rows is 0; it must be at least 1, or set --disable-cuda-graph"
+        )
     check_range("cuda_graph_max_rows", args.cuda_graph_max_rows, 1, MAX_RUNNING_REQUESTS)
     check_range("ageing_stride", args.ageing_stride, 1, _MAX_COUNT)
     check_range("in_batch_sharing_min_tokens", args.in_batch_sharing_min_tokens, 0, _MAX_COUNT)

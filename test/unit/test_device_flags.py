@@ -27,7 +27,10 @@ from runtime.srt.server_args import ServerArgs
             },
             "--kv-cache-dtype is fp8_e4m3, and --attention-backend is torch_reference",
         ),
-        ({"device": "cuda", "cuda_graph_max_rows": 0}, "--cuda-graph-max-rows is 0"),
+        (
+            {"device": "cuda", "cuda_graph_max_rows": 0},
+            "max-rows is 0; .* set --disable-cuda-graph",
+        ),
         ({"device": "tpu"}, "--device is 'tpu'; choose from auto, cpu, cuda"),
     ],
 )
