@@ -288,11 +288,12 @@ class EngineClient:
             for one in found:
                 self._check_not_open(one.request)
                 self._in_check[one.request.rid] = one
-            return await check
+            source = await check
+            _raise_abort(found)  # one that came when the check had ended, and this had not gone on
+            return source
         except asyncio.CancelledError:
-            if (abort := next((one.abort for one in found if one.abort), None)) is None:
-                raise
-            raise type(abort)(abort.message, param=abort.param, code=abort.code) from None
+            _raise_abort(found)
+            raise
         finally:
             check.cancel()
             for one in found:
@@ -367,6 +368,13 @@ class EngineClient:
     def _check_alive(self) -> None:
         if self._death is not None:
             raise EngineDied(self._death)
+
+
+def _raise_abort(requests: list[_InCheck]) -> None:
+    """Raise what an abort has left for one of requests, if any."""
+    for one in requests:
+        if (abort := one.abort) is not None:
+            raise type(abort)(abort.message, param=abort.param, code=abort.code) from None
 
 
 def _belongs(request: GenerateRequest, rid: str | None) -> bool:

@@ -210,6 +210,32 @@ def test_a_request_whose_grammar_is_being_checked_can_be_aborted(
     _run(test)
 
 
+@pytest.mark.parametrize("num_turns", range(6))
+def test_an_abort_that_found_a_request_in_check_ends_it_however_late(num_turns: int) -> None:
+    # The check ends, and its result is taken some turns of the event loop later.
+    async def test(server: FakeServer, client: EngineClient) -> None:
+        grammars = SlowGrammars()
+        client.grammars = cast(GrammarService, grammars)
+        task = await _in_check(client, "a")
+        prepared = PreparedGrammar(
+            GrammarEngine.LLGUIDANCE, PreparedForm.REGEX, "a+", JsonWhitespace.COMPACT
+        )
+        grammars.answer.set_result(GrammarSource("key", prepared))
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+
+        was_found = await client.abort("a")
+
+        assert was_found or num_turns > 1
+        if was_found:
+            with pytest.raises(BadRequest, match="aborted while its grammar"):
+                await task
+        else:
+            assert len(await task) == 1
+
+    _run(test)
+
+
 def test_the_drain_waits_for_checks_and_then_tells_them_that_the_server_ends() -> None:
     async def test(server: FakeServer, client: EngineClient) -> None:
         client.grammars = cast(GrammarService, SlowGrammars())
