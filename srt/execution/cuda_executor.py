@@ -110,7 +110,8 @@ class CudaStep:
     """A LaunchedStep of a CudaExecutor; launch() comes first.
 
     Where the device has no memory left its methods raise DeviceOutOfMemory, and the step is over:
-    the executor is as it was before, but for slots of KV that the step was to write.
+    the executor is as it was before, but for what was the step's to write: slots of KV, and the
+    relayed tokens of its rows.
     """
 
     def __init__(

@@ -123,7 +123,10 @@ def tried_flashinfer(
     config: ModelConfig,
     kv_dtype: str,
 ) -> FlashInferAttention | None:
-    """What make returns, after a small step; None, with a line in the log, where that fails."""
+    """What make returns, after a small step; None, with a line in the log, where that fails.
+
+    Raises ConfigError where it finds no memory, or leaves the device unusable.
+    """
     try:
         with device.running_on(forward):
             attention = make()

@@ -42,7 +42,9 @@ class PendingStep(Protocol):
 class StepRunner(Protocol):
     """Takes steps in order."""
 
-    def submit(self, step: StepInput) -> PendingStep: ...
+    def submit(self, step: StepInput) -> PendingStep:
+        """Begin step. Raises DeviceOutOfMemory where it has come to nothing."""
+        ...
 
 
 class InlineRunner:

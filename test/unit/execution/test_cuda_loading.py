@@ -18,7 +18,7 @@ from runtime.srt.device_flags import steps_in_flight
 from runtime.srt.errors import ConfigError, DeviceOutOfMemory
 from runtime.srt.execution import cuda_loading, selection
 from runtime.srt.execution.cuda_graphs import GraphStep
-from runtime.srt.execution.device import CudaDevice
+from runtime.srt.execution.device import is_cuda_out_of_memory
 from runtime.srt.execution.weight_upload import WeightUpload
 from runtime.srt.loading.model_config import ModelConfig
 from runtime.srt.loading.weights import load_weights
@@ -168,9 +168,31 @@ def test_whatever_finds_no_memory_at_the_start_names_a_flag_that_works(
 def test_the_libraries_of_a_gpu_say_in_several_ways_that_memory_is_out(
     error: Exception, expected: bool
 ) -> None:
-    device = CudaDevice.__new__(CudaDevice)  # there is no GPU to make one for
+    assert is_cuda_out_of_memory(error) == expected
 
-    assert device.is_out_of_memory(error) == expected
+
+def test_memory_that_is_out_in_a_capture_is_seen_behind_the_error_of_its_end() -> None:
+    try:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("the capture was invalidated")
+    except RuntimeError as error:
+        assert is_cuda_out_of_memory(error)
+
+
+def test_a_device_that_is_full_before_anything_is_loaded_is_told_as_such(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> Any:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(cuda_loading, "_cuda_device", full)
+    args = ServerArgs(device="cuda", dtype="float32")
+    with pytest.raises(ConfigError, match="no memory to begin with: end other programs"):
+        cuda_loading.load_cuda_executor(
+            folder, ModelConfig.load(folder, {}), args, "float32", "float32"
+        )
 
 
 def test_a_step_that_does_not_fit_names_a_smaller_pool(folder: Path) -> None:
